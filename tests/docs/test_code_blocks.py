@@ -1,0 +1,124 @@
+"""Every code block in the documents works.
+
+The Python blocks of one document run in order, in one namespace and an empty directory. Shell
+blocks are not run; the `make` targets and `holdfast` commands they name must exist.
+"""
+
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.docs.markdown import ROOT, Block, documents, name_of, split
+
+PYTHON = "python"
+# Other ways to write the same; they would slip past this test.
+PYTHON_LOOKALIKES = re.compile(r"^(py|python|python3|pycon|ipython)\b", re.IGNORECASE)
+SHELL = {"bash", "console", "sh", "shell"}
+
+BLOCKS = {path: split(path)[0] for path in documents()}
+WITH_PYTHON = [path for path, blocks in BLOCKS.items() if any(b.info == PYTHON for b in blocks)]
+
+
+def run(blocks: list[Block], module: ModuleType) -> None:
+    """Run blocks as if they were one module; a traceback shows the document's own lines."""
+    for block in blocks:
+        code = compile("\n" * block.line + block.text, str(block.path), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+def make_targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The simple commands of a shell block, without prompts, comments and variables."""
+    found = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        line = line.strip().removeprefix("$ ")
+        for part in re.split(r"&&|\|\||[;|]", line):
+            words = shlex.split(part, comments=True)
+            while words and re.match(r"^\w+=", words[0]):
+                words.pop(0)
+            if words:
+                found.append(words)
+    return found
+
+
+def unknown_commands(block: Block, targets: set[str], scripts: set[str]) -> list[str]:
+    """What a shell block names that the repository doesn't have."""
+    unknown = []
+    for program, *arguments in commands(block):
+        if program == "make":
+            names = [a for a in arguments if not a.startswith("-") and "=" not in a]
+            unknown += [f"make {name}" for name in names if name not in targets]
+        elif program == "holdfast" and program not in scripts:
+            unknown.append("holdfast")
+    return unknown
+
+
+@pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
+def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A real module, so that classes defined in a block can be found where they say they are.
+    module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    run([block for block in BLOCKS[path] if block.info == PYTHON], module)
+
+
+@pytest.mark.parametrize("path", BLOCKS, ids=name_of)
+def test_no_block_escapes(path: Path) -> None:
+    escaping = [
+        f"{block.where}: write ```python, not ```{block.info}"
+        for block in BLOCKS[path]
+        if PYTHON_LOOKALIKES.match(block.info) and block.info != PYTHON
+    ]
+    assert escaping == []
+
+
+@pytest.mark.parametrize("path", BLOCKS, ids=name_of)
+def test_shell_blocks_name_what_exists(path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    scripts = set(project.get("scripts", {}))
+    unknown = [
+        f"{block.where}: {what}"
+        for block in BLOCKS[path]
+        if block.info in SHELL
+        for what in unknown_commands(block, make_targets(), scripts)
+    ]
+    assert unknown == []
+
+
+def test_a_failing_block_is_caught_at_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError) as caught:
+        run(split(path)[0], ModuleType("page"))
+    assert (Path(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (path, 8)
+
+
+def test_blocks_are_found_in_lists_and_inside_longer_fences(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("- item\n\n  ```python\n  x = 1\n  ```\n\n````text\n```python\n1 / 0\n```\n````\n")
+    assert [(b.line, b.info, b.text) for b in split(path)[0]] == [
+        (3, "python", "x = 1\n"),
+        (7, "text", "```python\n1 / 0\n```\n"),
+    ]
+
+
+def test_an_open_block_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("text\n\n```python\nx = 1\n")
+    with pytest.raises(ValueError, match=r"page\.md:3"):
+        split(path)
+
+
+def test_unknown_commands_are_caught() -> None:
+    text = "$ CI=1 make test && make  nothing  # why\ncd x; holdfast verify\nmake -j2 X=1 lint\n"
+    block = Block(Path("page.md"), 1, "bash", text)
+    assert unknown_commands(block, {"test", "lint"}, set()) == ["make nothing", "holdfast"]

@@ -1,0 +1,304 @@
+"""The layers hold: who may import whom, and what no source file may do.
+
+The order of the layers is the import-linter contract in pyproject.toml. The rules that
+import-linter cannot express (purity, dynamic imports, file size) are read off the syntax tree
+here; nothing is imported to check it.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "holdfast"
+MAX_LINES = 600
+
+# Packages that do no I/O, read no clock and no environment, and import nothing by name.
+PURE = ("codec", "model")
+
+# These run code found in data, or import by name. No source file may use them.
+BANNED_MODULES = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve"}
+BANNED_CALLS = {"__import__", "compile", "eval", "exec", "importlib.import_module"}
+BANNED_METHODS = {"read_pickle", "to_pickle"}
+
+IMPURE_MODULES = {
+    # input and output
+    *{"apsw", "sqlite3", "dbm", "mmap", "fcntl", "shutil", "tempfile", "glob", "fileinput"},
+    *{
+        "socket",
+        "ssl",
+        "select",
+        "selectors",
+        "socketserver",
+        "http",
+        "urllib",
+        "ftplib",
+        "smtplib",
+    },
+    *{"asyncio", "subprocess", "multiprocessing", "concurrent", "signal"},
+    # clock and chance
+    *{"time", "sched", "random", "secrets"},
+    # environment
+    *{"os", "platform", "getpass", "pwd", "locale"},
+    # imports by name, and memory by address
+    *{"importlib", "pkgutil", "runpy", "imp", "zipimport", "ctypes"},
+}
+IMPURE_CALLS = {"breakpoint", "input", "io.open", "open", "print", "uuid.uuid1", "uuid.uuid4"}
+IMPURE_METHODS = {
+    *{"now", "utcnow", "today"},
+    *{"read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "unlink", "mkdir"},
+    *{"is_dir", "is_file", "expanduser"},
+}
+
+# Only what people touch may use the facade, `import holdfast`; the rest would run in a circle.
+ABOVE_THE_FACADE = {"cli", "web", "langgraph", "langchain", "openai_agents", "scripting", "testing"}
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` for an attribute chain on a name, or an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (left := dotted(node.value)):
+        return f"{left}.{node.attr}"
+    return ""
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str, list[str]]]:
+    """Line, module and imported names of every import statement, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, []
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield node.lineno, module, [alias.name for alias in node.names]
+
+
+def aliases(tree: ast.AST) -> dict[str, str]:
+    """What a local name stands for: `import importlib as i` makes i mean importlib."""
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return known
+
+
+def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that is called, or named without a call (`f = eval`)."""
+    known = aliases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            name = dotted(node) or f"?.{node.attr if isinstance(node, ast.Attribute) else ''}"
+            first, _, rest = name.partition(".")
+            first = known.get(first, first)
+            yield node.lineno, f"{first}.{rest}" if rest else first
+
+
+def facade_use(module: str, names: list[str], source: Path) -> bool:
+    """Whether an import takes the package's front door instead of one of its rooms."""
+    if module != "holdfast":
+        return False
+    rooms = {path.stem for path in source.iterdir()}
+    return not names or any(name not in rooms for name in names)
+
+
+def violations(source: Path) -> list[str]:
+    """Everything under the package directory that breaks a rule, as `file:line: what`."""
+    found = []
+    for path in sorted(source.rglob("*.py")):
+        relative = path.relative_to(source)
+        package = relative.parts[0].removesuffix(".py")
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text, filename=str(path))
+        pure = package in PURE
+        modules = BANNED_MODULES | (IMPURE_MODULES if pure else set())
+        calls = BANNED_CALLS | (IMPURE_CALLS if pure else set())
+        methods = BANNED_METHODS | (IMPURE_METHODS if pure else set())
+
+        def add(line: int, what: str, where: Path = relative) -> None:
+            found.append(f"{where.as_posix()}:{line}: {what}")
+
+        for line, module, names in imports(tree):
+            if module.partition(".")[0] in modules:
+                add(line, f"imports {module}")
+            if package not in ABOVE_THE_FACADE and facade_use(module, names, source):
+                add(line, "imports the facade `holdfast`: name the module that defines it")
+        for line, name in uses(tree):
+            if name in calls or ("." in name and name.rpartition(".")[2] in methods):
+                add(line, f"uses {name}")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+                    add(node.value.lineno, "allows pickle")
+        if (count := len(text.splitlines())) > MAX_LINES:
+            add(count, f"has {count} lines, more than {MAX_LINES}: split it by its ideas")
+    return found
+
+
+def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run the contracts of pyproject.toml on the `holdfast` found in a directory."""
+    entry = "from importlinter.cli import lint_imports_command as run; run()"
+    command = [sys.executable, "-c", entry]
+    command += ["--config", str(ROOT / "pyproject.toml"), "--no-cache", "--no-logo"]
+    environment = {**os.environ, "PYTHONPATH": str(directory), "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def write_package(directory: Path, files: dict[str, str]) -> Path:
+    """A synthetic `holdfast` with the given files, importable from a directory."""
+    package = directory / "holdfast"
+    for name, text in {"__init__.py": "", "errors.py": "", **files}.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").touch()
+        path.write_text(text, encoding="utf-8")
+    return package
+
+
+def test_sources_keep_the_rules() -> None:
+    assert violations(SOURCE) == []
+
+
+def test_layers_hold() -> None:
+    result = lint_imports(SOURCE.parent)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_layers_may_look_down(tmp_path: Path) -> None:
+    write_package(
+        tmp_path,
+        {
+            "cli/main.py": "from holdfast.state import x\nfrom holdfast.codec import y\n",
+            "state/__init__.py": "import holdfast.security\nimport holdfast.engine\n",
+            "security/__init__.py": "from holdfast.engine import z\n",
+            "engine/__init__.py": "from holdfast import backends, codec, errors, model\n",
+            "model/__init__.py": "from holdfast.codec import a\n",
+            "codec/__init__.py": "from holdfast import errors\n",
+            "backends/__init__.py": "from holdfast.errors import b\n",
+            "testing/__init__.py": "import holdfast.engine\nimport holdfast.backends\n",
+        },
+    )
+    result = lint_imports(tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_layers_catch_arrows_that_point_up(tmp_path: Path) -> None:
+    arrows = [
+        ("codec", "model"),
+        ("codec", "backends"),
+        ("model", "backends"),
+        ("model", "engine"),
+        ("backends", "codec"),
+        ("backends", "model"),
+        ("backends", "engine"),
+        ("engine", "security"),
+        ("engine", "testing"),
+        ("security", "state"),
+        ("state", "agents"),
+        ("state", "cli"),
+        ("cli", "web"),
+    ]
+    files = {f"{name}/__init__.py": "" for arrow in arrows for name in arrow}
+    for importer, imported in arrows:
+        # Inside a function: postponing an import doesn't make it point down.
+        text = f"def f():\n    from holdfast.{imported} import x\n"
+        files[f"{importer}/to_{imported}.py"] = text
+    files["errors.py"] = "import holdfast.codec\n"
+    write_package(tmp_path, files)
+    result = lint_imports(tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    missed = [
+        arrow for arrow in arrows if f"holdfast.{arrow[0]}.to_{arrow[1]} -> holdfast.{arrow[1]}" not in result.stdout
+    ]
+    assert missed == []
+    assert "holdfast.errors -> holdfast.codec" in result.stdout
+
+
+def test_layers_catch_a_package_that_has_no_place(tmp_path: Path) -> None:
+    write_package(
+        tmp_path,
+        {
+            "codec/__init__.py": "",
+            "model/__init__.py": "",
+            "backends/__init__.py": "",
+            "new.py": "",
+        },
+    )
+    result = lint_imports(tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "new" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("engine/a.py", "import pickle", "imports pickle"),
+        ("engine/a.py", "def f():\n    from pickle import loads", "imports pickle"),
+        ("engine/a.py", "eval('1')", "uses eval"),
+        ("engine/a.py", "f = exec", "uses exec"),
+        ("engine/a.py", "__import__('os')", "uses __import__"),
+        (
+            "engine/a.py",
+            "import importlib\nimportlib.import_module('x')",
+            "importlib.import_module",
+        ),
+        ("engine/a.py", "import importlib as i\ni.import_module('x')", "importlib.import_module"),
+        ("engine/a.py", "from importlib import import_module as m\nm('x')", "import_module"),
+        ("engine/a.py", "import pandas\npandas.read_pickle('x')", "read_pickle"),
+        ("engine/a.py", "load(x, allow_pickle=True)", "allows pickle"),
+        ("engine/a.py", "import holdfast", "facade"),
+        ("engine/a.py", "from holdfast import open", "facade"),
+        ("engine/a.py", "x = 1\n" * (MAX_LINES + 1), "601 lines"),
+        ("codec/a.py", "import os", "imports os"),
+        ("codec/a.py", "from os import environ", "imports os"),
+        ("codec/a.py", "import os.path", "imports os.path"),
+        ("codec/a.py", "import sqlite3", "imports sqlite3"),
+        ("codec/a.py", "def f():\n    import asyncio", "imports asyncio"),
+        ("codec/a.py", "from time import monotonic", "imports time"),
+        ("codec/a.py", "from importlib import metadata", "imports importlib"),
+        ("codec/a.py", "open('x')", "uses open"),
+        ("model/a.py", "import socket", "imports socket"),
+        ("model/a.py", "import datetime as dt\ndt.datetime.now()", "datetime.datetime.now"),
+        ("model/a.py", "from uuid import uuid4\nuuid4()", "uses uuid.uuid4"),
+        ("model/a.py", "path.joinpath('x').read_text()", "read_text"),
+    ],
+)
+def test_checker_catches(tmp_path: Path, name: str, text: str, what: str) -> None:
+    found = violations(write_package(tmp_path, {name: text}))
+    assert found
+    assert found[0].startswith(name)
+    assert any(what in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("engine/a.py", "import os, time, asyncio\nopen('x')\ntime.time()"),
+        ("engine/a.py", "import re\nre.compile('x')"),
+        ("engine/a.py", "from holdfast import errors\nfrom holdfast.errors import Conflict"),
+        ("engine/a.py", "load(x, allow_pickle=False)"),
+        ("engine/a.py", "x = 1\n" * MAX_LINES),
+        ("cli/a.py", "import holdfast"),
+        (
+            "codec/a.py",
+            "import sys\nimport datetime\nsys.modules.get('x')\ndatetime.datetime(1, 1, 1)",
+        ),
+        ("model/a.py", "from . import b\nfrom holdfast.codec import wire"),
+    ],
+)
+def test_checker_allows(tmp_path: Path, name: str, text: str) -> None:
+    assert violations(write_package(tmp_path, {name: text})) == []
