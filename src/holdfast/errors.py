@@ -1,0 +1,80 @@
+"""Every error Holdfast raises, as one tree.
+
+::
+
+    HoldfastError
+    ├── NotFound        (LookupError)      what was named is not there
+    ├── Conflict                           the place in the line is taken
+    ├── Transient                          may work when tried again; the only kind that is retried
+    ├── Corrupt         (ValueError)       stored bytes are not what was written
+    ├── Denied          (PermissionError)  the caller may not do this, or the key is gone
+    ├── Unsupported     (TypeError)        this cannot be kept or done here
+    ├── Invalid         (ValueError)       the caller's input breaks a rule
+    │   ├── CircularReference              a value contains itself
+    │   ├── TooDeep                        a value is nested too deeply
+    │   └── TooLarge                       a value exceeds a size limit
+    └── Config                             settings are wrong or something is not installed
+
+A message says what is wrong, where, and what to do about it. The three parts are kept as attributes,
+so that a program can show them its own way.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Base of all errors of this library."""
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        text = f"{self.what} (at {self.where})" if self.where else self.what
+        return f"{text}. {self.hint}" if self.hint else text
+
+
+class NotFound(HoldfastError, LookupError):
+    """What was named is not there."""
+
+
+class Conflict(HoldfastError):
+    """Somebody else was first: the place in the line is taken, or both sides changed the same thing."""
+
+
+class Transient(HoldfastError):
+    """A failure that may pass. The only kind that is retried."""
+
+
+class Corrupt(HoldfastError, ValueError):
+    """Stored bytes are damaged, forged, or not what they claim to be."""
+
+
+class Denied(HoldfastError, PermissionError):
+    """The caller may not do this, or the key that would allow it is missing."""
+
+
+class Unsupported(HoldfastError, TypeError):
+    """A value, format or operation that cannot be handled here."""
+
+
+class Invalid(HoldfastError, ValueError):
+    """The caller's input breaks a rule."""
+
+
+class CircularReference(Invalid):
+    """A value contains itself."""
+
+
+class TooDeep(Invalid):
+    """A value is nested more deeply than the format allows."""
+
+
+class TooLarge(Invalid):
+    """A value, or what a record claims to hold, exceeds a size limit."""
+
+
+class Config(HoldfastError):
+    """Settings are wrong, or an optional part is not installed."""
