@@ -1,0 +1,88 @@
+"""Values to bytes and back: exact, deterministic, and safe to read from an untrusted store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.codec.inert import Inert
+from holdfast.codec.packing import Packer, locate
+from holdfast.codec.registry import Registry, default_registry
+from holdfast.codec.unpacking import Unpacker
+from holdfast.errors import HoldfastError, TooDeep
+
+__all__ = ["Codec", "Inert", "Limits", "Registry", "default_codec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one value may take. How deeply it may nest is part of the format and not a setting."""
+
+    max_bytes: int = 128 << 20
+
+
+class Codec:
+    """Packs values into bytes and unpacks them, with a registry of types and limits of its own."""
+
+    def __init__(self, registry: Registry | None = None, limits: Limits | None = None) -> None:
+        self.registry = default_registry if registry is None else registry
+        self.limits = Limits() if limits is None else limits
+
+    def pack(self, value: Any) -> bytes:
+        """The value as bytes: the same bytes for the same value, in every process.
+
+        Raises `Unsupported`, `CircularReference`, `TooDeep` or `TooLarge`, with the path to the part at fault.
+        """
+        try:
+            return Packer(self.registry, self.limits.max_bytes).pack_top(value)
+        except (HoldfastError, RecursionError) as error:
+            raise self._located(value, error) from error.__cause__
+
+    def pack_items(self, values: Iterable[Any]) -> list[bytes]:
+        """Each of the values as bytes of its own."""
+        values = list(values)
+        packer = Packer(self.registry, self.limits.max_bytes)
+        try:
+            return packer.pack_batch(values)
+        except (HoldfastError, RecursionError) as error:
+            raise self._located(values, error) from error.__cause__
+
+    def _located(self, value: Any, error: HoldfastError | RecursionError) -> HoldfastError:
+        if isinstance(error, RecursionError):
+            # Within the format's limits, but there is not enough of Python's stack left to get there.
+            return TooDeep("the value nests too deeply for what is left of the stack")
+        return locate(value, error, self.registry, self.limits.max_bytes)
+
+    def unpack(self, data: bytes) -> Any:
+        """The value that `pack` was given: equal, and of the same types all the way down.
+
+        Raises `Corrupt`, `TooDeep` or `TooLarge` for bytes that `pack` did not write.
+        """
+        return Unpacker(self.registry, self.limits.max_bytes).unpack(data)
+
+    def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
+        """Each of the packed items, unpacked."""
+        return Unpacker(self.registry, self.limits.max_bytes).unpack_batch(items)
+
+    def to_json(self, value: Any) -> Any:
+        """The value as a tree of JSON values with type marks (`{"$tuple": [1, 2]}`), from which nothing is lost."""
+        from holdfast.codec import jsonform
+
+        return jsonform.to_json(self.pack(value))
+
+    def from_json(self, tree: Any) -> Any:
+        """The value that `to_json` made this tree of."""
+        from holdfast.codec import jsonform
+
+        return self.unpack(jsonform.from_json(tree))
+
+    def to_plain(self, value: Any) -> Any:
+        """The value as JSON for people: no type marks, and no way back."""
+        from holdfast.codec import plainform
+
+        return plainform.to_plain(self.pack(value))
+
+
+default_codec = Codec()
+"""The codec with the default registry and limits."""

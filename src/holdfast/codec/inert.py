@@ -1,0 +1,66 @@
+"""A stored value whose type is not available here."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from msgspec import MsgspecError
+from msgspec.msgpack import decode
+
+from holdfast.codec.tags import Tag
+
+
+@final
+class Inert:
+    """A typed value kept as it was stored, because nothing here can, or may, bring it to life.
+
+    It is what a program without the application's classes sees, and what a class that has changed beyond its
+    old fields comes back as. It can be compared, hashed, looked into and saved again: it encodes back to exactly
+    the bytes it was read from, so nothing is lost.
+    """
+
+    __slots__ = ("data", "tag")
+
+    tag: int
+    data: bytes
+
+    def __init__(self, tag: int, data: bytes) -> None:
+        object.__setattr__(self, "tag", tag)
+        object.__setattr__(self, "data", data)
+
+    @property
+    def type_name(self) -> str:
+        """The stored name of its type: a class as `module:qualname`, or what kind of value it is."""
+        from holdfast.codec.shapes import SHAPES
+
+        parts = self._parts()
+        if self.tag == Tag.SHAPED and len(parts) == 3 and parts[1] in SHAPES:
+            return SHAPES[parts[1]].ref
+        if Tag.DATACLASS <= self.tag <= Tag.REGISTERED and parts and isinstance(parts[0], str):
+            return parts[0]
+        try:
+            return Tag(self.tag).name.lower()
+        except ValueError:
+            return f"unknown type {self.tag}"
+
+    def _parts(self) -> list[Any]:
+        from holdfast.codec.wire import check_depth
+
+        check_depth(self.data)
+        try:
+            parts = decode(self.data, ext_hook=lambda tag, view: Inert(tag, bytes(view)))
+        except (MsgspecError, UnicodeDecodeError):
+            return []
+        return parts if type(parts) is list else [parts]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("an inert value can not be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Inert and (self.tag, self.data) == (other.tag, other.data)
+
+    def __hash__(self) -> int:
+        return hash((self.tag, self.data))
+
+    def __repr__(self) -> str:
+        return f"<Inert {self.type_name}, {len(self.data)} bytes>"

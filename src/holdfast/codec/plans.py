@@ -1,0 +1,444 @@
+"""How instances of an application's classes are taken apart and put together again.
+
+One plan per class, made once and kept. A plan's payload starts with the class's name; `load` sets fields and
+calls nothing of the application. Where the class of today does not fit the stored fields, `load` raises `Misfit`
+and the value stays inert.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import functools
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from types import MemberDescriptorType
+from typing import Any, final
+
+from holdfast.codec import revival
+from holdfast.codec.tags import Tag
+from holdfast.errors import Unsupported
+
+
+class Misfit(Exception):
+    """The class loaded here can not take the stored fields."""
+
+
+class Plan(ABC):
+    """Takes instances of one class apart into plain parts, and puts them together."""
+
+    tag: Tag
+    names: tuple[str, ...] = ()
+
+    def __init__(self, cls: type, ref: str) -> None:
+        self.cls = cls
+        self.ref = ref
+
+    @abstractmethod
+    def dump(self, obj: Any) -> list[Any]:
+        """The payload: the class's name, then its parts."""
+
+    @abstractmethod
+    def load(self, parts: list[Any]) -> Any:
+        """The instance with these parts."""
+
+    @abstractmethod
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        """The values inside, each with what its path gains (`.name`, `[3]`), to locate a failure."""
+
+
+_NO_DEFAULT = object()
+_PLAIN_FACTORIES = frozenset({list, dict, set, frozenset, tuple, str, int, float, bool, bytes})
+
+
+def _default(static: Any, factory: Any, missing: object) -> Callable[[], Any] | None:
+    """How to fill a field that was added to a class after the value was stored; None where that is unknown.
+
+    A factory of the application is not called: only Python's own empty containers and scalars are.
+    """
+    if factory is not None and factory is not missing:
+        return factory if factory in _PLAIN_FACTORIES else None
+    if static is missing:
+        return None
+    return functools.partial(copy.deepcopy, static) if type(static) in (list, dict, set) else lambda: static
+
+
+def _fill(fields: dict[str, Any], defaults: dict[str, Callable[[], Any] | None]) -> None:
+    """Give fields that the class gained since their default; `Misfit` where it lost one or has no default."""
+    if fields.keys() - defaults.keys():
+        raise Misfit
+    for name, make in defaults.items():
+        if name not in fields:
+            if make is None:
+                raise Misfit
+            fields[name] = make()
+
+
+_put = object.__setattr__
+
+
+@final
+class FieldsPlan(Plan):
+    """Dataclasses, attrs classes and plain slotted ones: a name and a value for each field."""
+
+    def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
+        super().__init__(cls, ref)
+        self.tag = tag
+        self.names = tuple(defaults)
+        self._known = frozenset(defaults)
+        self._defaults = defaults
+        self._has_dict = revival.lookup(cls, "__dict__") is not None
+        self._has_slots = any(type(revival.lookup(cls, name)) is MemberDescriptorType for name in defaults)
+
+    def fields(self, obj: Any) -> dict[str, Any]:
+        """The instance's fields, in the order the class declares them."""
+        if self._has_dict:
+            own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+            if tuple(own) == self.names:
+                return own
+            for name in own.keys() - self._known:
+                if type(revival.lookup(self.cls, name)) is not functools.cached_property:
+                    raise Unsupported(
+                        f"{self.ref} object has an attribute {name!r} that is not one of its fields",
+                        hint="Declare it as a field, delete it before saving, or register the class",
+                    )
+        found = {}
+        for name in self.names:
+            try:
+                found[name] = object.__getattribute__(obj, name)
+            except AttributeError:
+                continue
+        return found
+
+    def dump(self, obj: Any) -> list[Any]:
+        return [self.ref, self.fields(obj)]
+
+    def load(self, parts: list[Any]) -> Any:
+        fields: dict[str, Any] = parts[1]
+        if fields.keys() != self._known:
+            _fill(fields, self._defaults)
+        obj: Any = object.__new__(self.cls)
+        if self._has_dict and not self._has_slots:
+            object.__getattribute__(obj, "__dict__").update(fields)
+        else:
+            for name, value in fields.items():
+                object.__setattr__(obj, name, value)
+        return obj
+
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        return ((f".{name}", value) for name, value in self.fields(obj).items())
+
+
+@final
+class PydanticPlan(Plan):
+    """Pydantic models, version 2 and version 1: fields, which of them were set, extra and private ones."""
+
+    def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
+        super().__init__(cls, ref)
+        self.tag = tag
+        self.names = tuple(defaults)
+        self._known = frozenset(defaults)
+        self._defaults = defaults
+        self._v1 = tag is Tag.PYDANTIC_V1
+        self._set_slot = "__fields_set__" if self._v1 else "__pydantic_fields_set__"
+        self._private_names: tuple[str, ...] = tuple(getattr(cls, "__private_attributes__", ())) if self._v1 else ()
+        self._keeps_extra = not self._v1 and revival.lookup(cls, "model_config").get("extra") == "allow"
+        self.has_private = bool(self._private_names or revival.lookup(cls, "__private_attributes__"))
+        # A RootModel declares that it never has extra fields or private attributes, and has no slots for them.
+        self._has_slots = type(revival.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
+        self._all = set(defaults)
+
+    def state(self, obj: Any) -> tuple[dict[str, Any], set[str], dict[str, Any] | None, dict[str, Any] | None]:
+        """Fields, names of the set ones, extra fields, private attributes."""
+        own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+        was_set: set[str] = object.__getattribute__(obj, self._set_slot)
+        if self._v1:
+            # Version 1 keeps extra fields among the fields, and private ones in slots.
+            extra = {name: value for name, value in own.items() if name not in self._known} or None
+            private = {n: object.__getattribute__(obj, n) for n in self._private_names if _has_slot(obj, n)} or None
+        else:
+            extra = object.__getattribute__(obj, "__pydantic_extra__")
+            private = object.__getattribute__(obj, "__pydantic_private__")
+        if tuple(own) != self.names:
+            own = {name: own[name] for name in own if name in self._known}
+        return own, was_set, extra, private
+
+    def dump(self, obj: Any) -> list[Any]:
+        fields, was_set, extra, private = self.state(obj)
+        names = (*fields, *(extra or ()))
+        mask = sum(1 << i for i, name in enumerate(names) if name in was_set)
+        payload = [self.ref, fields, mask, extra, private]
+        strangers = was_set.difference(names)
+        if strangers:
+            payload.append(sorted(strangers))
+        return payload
+
+    def load(self, parts: list[Any]) -> Any:
+        fields: dict[str, Any] = parts[1]
+        _, _, mask, extra, private, *strangers = parts
+        names = (*fields, *(extra or ()))
+        was_set = {name for i, name in enumerate(names) if mask >> i & 1}
+        was_set.update(*strangers)
+        return self.make(fields, was_set, extra, private)
+
+    def make(
+        self, fields: dict[str, Any], was_set: set[str], extra: dict[str, Any] | None, private: dict[str, Any] | None
+    ) -> Any:
+        """An instance with exactly this inside."""
+        if fields.keys() != self._known:
+            _fill(fields, self._defaults)
+        obj: Any = object.__new__(self.cls)
+        if self._v1:
+            _put(obj, "__dict__", fields | (extra or {}))
+            _put(obj, "__fields_set__", was_set)
+            for name, value in (private or {}).items():
+                if name not in self._private_names:
+                    raise Misfit
+                _put(obj, name, value)
+            return obj
+        _put(obj, "__dict__", fields)
+        _put(obj, "__pydantic_fields_set__", was_set)
+        if self._has_slots:
+            _put(obj, "__pydantic_extra__", extra)
+            _put(obj, "__pydantic_private__", private)
+        elif extra or private:
+            raise Misfit
+        return obj
+
+    def make_shaped(self, fields: dict[str, Any]) -> Any:
+        """An instance with these fields, every one of them set, and nothing else.
+
+        The same as `make`, spelled out for the most frequent values of all.
+        """
+        if tuple(fields) != self.names and fields.keys() != self._all:
+            raise Misfit
+        obj: Any = object.__new__(self.cls)
+        _put(obj, "__dict__", fields)
+        _put(obj, "__pydantic_fields_set__", self._all.copy())
+        _put(obj, "__pydantic_extra__", {} if self._keeps_extra else None)
+        _put(obj, "__pydantic_private__", None)
+        return obj
+
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        fields, _, extra, private = self.state(obj)
+        for part in (fields, extra, private):
+            for name, value in (part or {}).items():
+                yield f".{name}", value
+
+
+def _has_slot(obj: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(obj, name)
+    except AttributeError:
+        return False
+    return True
+
+
+@final
+class NamedTuplePlan(Plan):
+    """Named tuples, typed or not."""
+
+    tag = Tag.NAMEDTUPLE
+
+    def __init__(self, cls: type, ref: str) -> None:
+        super().__init__(cls, ref)
+        self.names = revival.lookup(cls, "_fields")
+
+    def dump(self, obj: Any) -> list[Any]:
+        if revival.lookup(self.cls, "__dict__") is not None and object.__getattribute__(obj, "__dict__"):
+            raise Unsupported(
+                f"{self.ref} object has attributes besides its fields",
+                hint="Register the class, so that they are kept too",
+            )
+        return [self.ref, dict(zip(self.names, tuple.__iter__(obj), strict=True))]
+
+    def load(self, parts: list[Any]) -> Any:
+        fields: dict[str, Any] = parts[1]
+        if tuple(fields) != self.names:
+            raise Misfit
+        return tuple.__new__(self.cls, fields.values())
+
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        return ((f".{name}", value) for name, value in zip(self.names, tuple.__iter__(obj), strict=True))
+
+
+@final
+class EnumPlan(Plan):
+    """Enum members by name; combinations of flags by value."""
+
+    def __init__(self, cls: type, ref: str) -> None:
+        super().__init__(cls, ref)
+        self._members: dict[str, Any] = revival.lookup(cls, "_member_map_")
+        self._combines = (
+            issubclass(cls, enum.Flag)
+            and type(cls) is enum.EnumType
+            and revival.lookup(cls, "_missing_") is revival.class_dict(enum.Flag)["_missing_"]
+        )
+        self.tag = Tag.FLAG if self._combines else Tag.ENUM
+
+    def dump(self, obj: Any) -> list[Any]:
+        if self._combines:
+            return [self.ref, obj._value_]
+        name: str = obj._name_
+        if self._members.get(name) is not obj:
+            raise Unsupported(f"{obj!r} is not a declared member of {self.ref}", hint="Register the class")
+        return [self.ref, name]
+
+    def load(self, parts: list[Any]) -> Any:
+        if self._combines:
+            try:
+                return self.cls(parts[1])  # the standard library's own look-up: `_missing_` was checked
+            except ValueError:
+                raise Misfit from None
+        member = self._members.get(parts[1])
+        if member is None:
+            raise Misfit
+        return member
+
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002 - a member holds no other values
+        return iter(())
+
+
+# Attributes of built-in exceptions that stand in neither `args` nor `__dict__`.
+_EXCEPTION_ATTRIBUTES = ("name", "path", "name_from", "filename2", "characters_written")
+
+
+@final
+class ExceptionPlan(Plan):
+    """Exceptions: arguments, attributes, notes, cause and context. The traceback is not state and is left out."""
+
+    tag = Tag.EXCEPTION
+
+    def __init__(self, cls: type, ref: str) -> None:
+        super().__init__(cls, ref)
+        # Only the built-in part of the class is constructed; an `__init__` of the application is not called.
+        self._native = next(base for base in revival.mro(cls) if base.__module__ == "builtins")
+        self._extra = tuple(
+            name for name in _EXCEPTION_ATTRIBUTES if isinstance(revival.lookup(self._native, name), _MEMBER)
+        )
+
+    def _parts(self, obj: BaseException) -> dict[str, Any]:
+        parts: dict[str, Any] = {"args": list(obj.args), "attributes": object.__getattribute__(obj, "__dict__")}
+        native = {name: value for name in self._extra if (value := getattr(obj, name, None)) is not None}
+        if isinstance(obj, OSError) and len(obj.args) == 2 and obj.filename is not None:
+            # OSError moves the file name out of its arguments.
+            parts["args"] += [obj.filename]
+        if native:
+            parts["native"] = native
+        if obj.__cause__ is not None:
+            parts["cause"] = obj.__cause__
+        if obj.__context__ is not None:
+            parts["context"] = obj.__context__
+        if obj.__suppress_context__:
+            parts["suppress"] = True
+        return parts
+
+    def dump(self, obj: Any) -> list[Any]:
+        return [self.ref, self._parts(obj)]
+
+    def load(self, parts: list[Any]) -> Any:
+        fields: dict[str, Any] = parts[1]
+        args = fields["args"]
+        try:
+            obj: BaseException = self._native.__new__(self.cls, *args)
+            self._native.__init__(obj, *args)  # type: ignore[misc]
+        except (TypeError, ValueError):
+            raise Misfit from None
+        object.__getattribute__(obj, "__dict__").update(fields["attributes"])
+        for name, value in fields.get("native", {}).items():
+            if name not in self._extra:
+                raise Misfit
+            setattr(obj, name, value)
+        for name, link in (("cause", "__cause__"), ("context", "__context__")):
+            value = fields.get(name)
+            if value is not None:
+                if not isinstance(value, BaseException):
+                    raise Misfit
+                setattr(obj, link, value)
+        obj.__suppress_context__ = fields.get("suppress", False)
+        return obj
+
+    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
+        parts = self._parts(obj)
+        for i, value in enumerate(parts["args"]):
+            yield f".args[{i}]", value
+        for name, value in (*parts["attributes"].items(), *parts.get("native", {}).items()):
+            yield f".{name}", value
+        for name in ("cause", "context"):
+            if name in parts:
+                yield f".__{name}__", parts[name]
+
+
+_MEMBER = (type(OSError.filename), type(BaseException.args))
+
+
+def plan_for(cls: type) -> Plan:
+    """The plan for a class, or `Unsupported` with the reason why it has none."""
+    ref = revival.reference(cls)
+    reason = revival.refusal(cls)
+    plan = None if reason else _make_plan(cls, ref)
+    if plan is None:
+        raise Unsupported(
+            f"a {ref} object can not be saved: {reason or 'it is not a data class Holdfast knows how to keep'}",
+            hint=f"Say how to keep it with holdfast.register({cls.__name__}, dump=…, load=…), or save its data instead",
+        )
+    return plan
+
+
+def _make_plan(cls: type, ref: str) -> Plan | None:
+    kinds = revival.mro(cls)
+    if enum.Enum in kinds:
+        return EnumPlan(cls, ref)
+    if BaseException in kinds:
+        return ExceptionPlan(cls, ref)
+    if tuple in kinds:
+        return NamedTuplePlan(cls, ref) if type(revival.lookup(cls, "_fields")) is tuple else None
+    if revival.foreign_base(cls):
+        return None
+    if revival.lookup(cls, "__pydantic_fields__") is not None:
+        return PydanticPlan(cls, ref, Tag.PYDANTIC, _pydantic_defaults(revival.lookup(cls, "__pydantic_fields__")))
+    if revival.lookup(cls, "__fields_set__") is not None and type(revival.lookup(cls, "__fields__")) is dict:
+        return PydanticPlan(cls, ref, Tag.PYDANTIC_V1, _pydantic_v1_defaults(revival.lookup(cls, "__fields__")))
+    if revival.lookup(cls, "__dataclass_fields__") is not None:
+        tag, defaults = Tag.DATACLASS, _dataclass_defaults(cls)
+    elif revival.lookup(cls, "__attrs_attrs__") is not None:
+        tag, defaults = Tag.ATTRS, _attrs_defaults(revival.lookup(cls, "__attrs_attrs__"))
+    elif ref == "langgraph.types:Send":
+        tag, defaults = Tag.DATACLASS, {name: (lambda: None) for name in cls.__slots__}  # type: ignore[attr-defined]
+    else:
+        return None
+    name = revival.intercepted(cls, tuple(defaults))
+    if name:
+        raise Unsupported(
+            f"a {ref} object can not be saved: setting its field {name!r} runs a descriptor",
+            hint=f"Say how to keep it with holdfast.register({cls.__name__}, dump=…, load=…)",
+        )
+    return FieldsPlan(cls, ref, tag, defaults)
+
+
+def _dataclass_defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
+    return {f.name: _default(f.default, f.default_factory, dataclasses.MISSING) for f in dataclasses.fields(cls)}
+
+
+def _attrs_defaults(attributes: Any) -> dict[str, Callable[[], Any] | None]:
+    nothing = sys.modules["attr"].NOTHING
+    defaults = {}
+    for attribute in attributes:
+        factory = getattr(attribute.default, "factory", None)
+        static = nothing if factory is not None else attribute.default
+        defaults[attribute.name] = _default(static, factory, nothing)
+    return defaults
+
+
+def _pydantic_defaults(fields: dict[str, Any]) -> dict[str, Callable[[], Any] | None]:
+    undefined = sys.modules["pydantic_core"].PydanticUndefined
+    return {name: _default(f.default, f.default_factory, undefined) for name, f in fields.items()}
+
+
+def _pydantic_v1_defaults(fields: dict[str, Any]) -> dict[str, Callable[[], Any] | None]:
+    return {
+        name: None if f.required and f.default is None else _default(f.default, f.default_factory, _NO_DEFAULT)
+        for name, f in fields.items()
+    }

@@ -1,0 +1,278 @@
+"""Python's own types beyond JSON: for each a tag, how it becomes a payload, and how it comes back."""
+
+from __future__ import annotations
+
+import collections
+import datetime as dt
+import decimal
+import fractions
+import ipaddress
+import pathlib
+import re
+import struct
+import sys
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.codec import wire
+from holdfast.codec.tags import Tag
+from holdfast.errors import Corrupt, Unsupported
+
+if TYPE_CHECKING:
+    from holdfast.codec.packing import Packer
+    from holdfast.codec.unpacking import Unpacker
+
+
+class NotHere(Exception):
+    """The value is sound, and this machine or process has no such thing: it stays inert."""
+
+
+class Kind(NamedTuple):
+    """One exact type, its tag, and the two directions."""
+
+    type: type
+    tag: Tag
+    dump: Callable[[Packer, Any], bytes]
+    load: Callable[[Unpacker, bytes], Any]
+
+
+def dump_tuple(p: Packer, value: tuple[Any, ...]) -> bytes:
+    return p.pack(list(value))
+
+
+def load_tuple(u: Unpacker, data: bytes) -> tuple[Any, ...]:
+    return tuple(u.array(data))
+
+
+def dump_set(p: Packer, value: Any) -> bytes:
+    return wire.join_array(sorted(map(p.pack, value)))
+
+
+def dump_dict(p: Packer, value: dict[Any, Any]) -> bytes:
+    """A dict as alternating keys and values. Plain dicts with string keys do not come this way."""
+    return p.pack([part for pair in value.items() for part in pair])
+
+
+def load_dict(u: Unpacker, data: bytes) -> dict[Any, Any]:
+    parts = u.array(data)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def dump_int(_: Packer, value: int) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+
+
+def load_int(_: Unpacker, data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+_COMPLEX = struct.Struct(">dd")
+
+
+def load_complex(_: Unpacker, data: bytes) -> complex:
+    return complex(*_COMPLEX.unpack(data))
+
+
+def load_range(u: Unpacker, data: bytes) -> range:
+    return range(*u.array(data, int, int, int))
+
+
+# datetime ---------------------------------------------------------------------------------------------------
+
+
+def _dump_moment(p: Packer, value: dt.datetime | dt.time) -> bytes:
+    parts: list[Any] = [value.replace(tzinfo=None).isoformat()]
+    if value.tzinfo is not None or value.fold:
+        parts += [value.tzinfo, value.fold]
+    return p.pack(parts)
+
+
+def _moment_parts(u: Unpacker, data: bytes) -> tuple[str, dict[str, Any]]:
+    text, *rest = u.array(data)
+    if not rest:
+        return text, {}
+    zone, fold = rest
+    if zone is not None and not isinstance(zone, dt.tzinfo):
+        raise NotHere  # its time zone could not be revived
+    return text, {"tzinfo": zone, "fold": fold}
+
+
+def load_datetime(u: Unpacker, data: bytes) -> dt.datetime:
+    text, rest = _moment_parts(u, data)
+    moment = dt.datetime.fromisoformat(text)
+    return moment.replace(**rest) if rest else moment
+
+
+def load_time(u: Unpacker, data: bytes) -> dt.time:
+    text, rest = _moment_parts(u, data)
+    moment = dt.time.fromisoformat(text)
+    return moment.replace(**rest) if rest else moment
+
+
+def dump_timezone(p: Packer, value: dt.timezone) -> bytes:
+    return p.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
+
+
+def load_timezone(u: Unpacker, data: bytes) -> dt.timezone:
+    return dt.timezone(*u.array(data))
+
+
+def dump_zoneinfo(_: Packer, value: zoneinfo.ZoneInfo) -> bytes:
+    if value.key is None:
+        raise Unsupported("a ZoneInfo without a key can not be saved", hint="Make it with ZoneInfo('Area/City')")
+    return value.key.encode()
+
+
+_ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+
+
+def load_zoneinfo(_: Unpacker, data: bytes) -> zoneinfo.ZoneInfo:
+    key = data.decode()
+    if not _ZONE_KEY.fullmatch(key):
+        raise Corrupt(f"{key!r} names no time zone")
+    try:
+        return zoneinfo.ZoneInfo(key)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise NotHere from None
+
+
+# paths, patterns, addresses ---------------------------------------------------------------------------------
+
+_PATHS: dict[str, type[pathlib.PurePath]] = {
+    "pure posix": pathlib.PurePosixPath,
+    "pure windows": pathlib.PureWindowsPath,
+    "posix": pathlib.PosixPath,
+    "windows": pathlib.WindowsPath,
+}
+_PATH_NAMES = {cls: name for name, cls in _PATHS.items()}
+_FOREIGN_PATH = "posix" if sys.platform == "win32" else "windows"
+
+
+def dump_path(p: Packer, value: pathlib.PurePath) -> bytes:
+    return p.pack([_PATH_NAMES[type(value)], str(value)])
+
+
+def load_path(u: Unpacker, data: bytes) -> pathlib.PurePath:
+    flavour, text = u.array(data, str, str)
+    if flavour == _FOREIGN_PATH:
+        raise NotHere
+    return _PATHS[flavour](text)
+
+
+_PATTERN_FLAGS = int(re.A | re.I | re.L | re.M | re.S | re.U | re.X)
+
+
+def dump_pattern(p: Packer, value: re.Pattern[Any]) -> bytes:
+    return p.pack([value.pattern, value.flags & _PATTERN_FLAGS])
+
+
+def load_pattern(u: Unpacker, data: bytes) -> re.Pattern[Any]:
+    pattern, flags = u.array(data)
+    if flags & ~_PATTERN_FLAGS:
+        raise Corrupt("a stored regular expression has unknown flags")  # re.DEBUG would print
+    return re.compile(pattern, flags)
+
+
+_ADDRESSES: tuple[type, ...] = (
+    ipaddress.IPv4Address,
+    ipaddress.IPv4Interface,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Address,
+    ipaddress.IPv6Interface,
+    ipaddress.IPv6Network,
+)
+
+
+def dump_address(p: Packer, value: Any) -> bytes:
+    return p.pack([_ADDRESSES.index(type(value)), str(value)])
+
+
+def load_address(u: Unpacker, data: bytes) -> Any:
+    kind, text = u.array(data, int, str)
+    return _ADDRESSES[kind](text)
+
+
+# collections ------------------------------------------------------------------------------------------------
+
+
+def load_deque(u: Unpacker, data: bytes) -> collections.deque[Any]:
+    maxlen, items = u.array(data)
+    return collections.deque(items, maxlen)
+
+
+def dump_defaultdict(p: Packer, value: collections.defaultdict[Any, Any]) -> bytes:
+    return p.pack([value.default_factory, dict(value)])
+
+
+def load_defaultdict(u: Unpacker, data: bytes) -> collections.defaultdict[Any, Any]:
+    factory, items = u.array(data)
+    if factory is not None and not callable(factory):
+        raise NotHere
+    return collections.defaultdict(factory, items)
+
+
+def load_counter(u: Unpacker, data: bytes) -> collections.Counter[Any]:
+    counter: collections.Counter[Any] = collections.Counter()
+    dict.update(counter, load_dict(u, data))
+    return counter
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(tuple, Tag.TUPLE, dump_tuple, load_tuple),
+    Kind(set, Tag.SET, dump_set, lambda u, data: set(u.array(data))),
+    Kind(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(u.array(data))),
+    Kind(dict, Tag.DICT, dump_dict, load_dict),
+    Kind(int, Tag.INT, dump_int, load_int),
+    Kind(
+        str,
+        Tag.STR,
+        lambda _, value: value.encode("utf-8", "surrogatepass"),
+        lambda _, data: data.decode("utf-8", "surrogatepass"),
+    ),
+    Kind(bytearray, Tag.BYTEARRAY, lambda _, value: bytes(value), lambda _, data: bytearray(data)),
+    Kind(complex, Tag.COMPLEX, lambda _, value: _COMPLEX.pack(value.real, value.imag), load_complex),
+    Kind(range, Tag.RANGE, lambda p, value: p.pack([value.start, value.stop, value.step]), load_range),
+    Kind(
+        decimal.Decimal,
+        Tag.DECIMAL,
+        lambda _, value: str(value).encode(),
+        lambda _, data: decimal.Decimal(data.decode("ascii")),
+    ),
+    Kind(
+        fractions.Fraction,
+        Tag.FRACTION,
+        lambda p, value: p.pack([value.numerator, value.denominator]),
+        lambda u, data: fractions.Fraction(*u.array(data, int, int)),
+    ),
+    Kind(uuid.UUID, Tag.UUID, lambda _, value: value.bytes, lambda _, data: uuid.UUID(bytes=data)),
+    Kind(dt.datetime, Tag.DATETIME, _dump_moment, load_datetime),
+    Kind(
+        dt.date,
+        Tag.DATE,
+        lambda _, value: value.isoformat().encode(),
+        lambda _, data: dt.date.fromisoformat(data.decode("ascii")),
+    ),
+    Kind(dt.time, Tag.TIME, _dump_moment, load_time),
+    Kind(
+        dt.timedelta,
+        Tag.TIMEDELTA,
+        lambda p, value: p.pack([value.days, value.seconds, value.microseconds]),
+        lambda u, data: dt.timedelta(*u.array(data, int, int, int)),
+    ),
+    Kind(dt.timezone, Tag.TIMEZONE, dump_timezone, load_timezone),
+    Kind(zoneinfo.ZoneInfo, Tag.ZONEINFO, dump_zoneinfo, load_zoneinfo),
+    *(Kind(cls, Tag.PATH, dump_path, load_path) for cls in _PATHS.values()),
+    Kind(re.Pattern, Tag.REGEX, dump_pattern, load_pattern),
+    *(Kind(cls, Tag.IPADDRESS, dump_address, load_address) for cls in _ADDRESSES),
+    Kind(collections.deque, Tag.DEQUE, lambda p, value: p.pack([value.maxlen, list(value)]), load_deque),
+    Kind(collections.defaultdict, Tag.DEFAULTDICT, dump_defaultdict, load_defaultdict),
+    Kind(
+        collections.OrderedDict,
+        Tag.ORDEREDDICT,
+        dump_dict,
+        lambda u, data: collections.OrderedDict(load_dict(u, data)),
+    ),
+    Kind(collections.Counter, Tag.COUNTER, dump_dict, load_counter),
+)

@@ -1,0 +1,252 @@
+"""Bytes to values.
+
+Made for bytes that somebody may have forged: nothing is imported, no constructor of an application runs, and
+whatever is wrong is a typed error. What is sound and merely not available here comes back inert.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from msgspec import DecodeError, ValidationError
+from msgspec.msgpack import Decoder
+
+from holdfast.codec import revival, wire
+from holdfast.codec.inert import Inert
+from holdfast.codec.plans import Misfit, Plan, PydanticPlan, plan_for
+from holdfast.codec.registry import Registry
+from holdfast.codec.shapes import SHAPES
+from holdfast.codec.stdlib import KINDS, NotHere
+from holdfast.codec.tags import Tag
+from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
+
+_SHALLOW = 2048
+"""So few bytes can not nest deeply enough to fill a thread's stack, whatever they hold.
+
+The decoder takes less than 400 bytes of stack a level, and Python 3.11 and 3.14 stop it on their own.
+"""
+
+# What may go wrong in the shortcut of `unpack_batch`; the long way then says what it was.
+_ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, Misfit, NotHere)
+
+Loader = Callable[["Unpacker", bytes], Any]
+
+
+class Unpacker:
+    """One unpacking, and how deep it is."""
+
+    __slots__ = ("_decode", "_makers", "_max_bytes", "_nesting", "_registry")
+
+    def __init__(self, registry: Registry, max_bytes: int) -> None:
+        self._registry = registry
+        self._max_bytes = max_bytes
+        self._nesting = 0
+        self._decode = Decoder(ext_hook=self._revive).decode
+        self._makers: dict[int, Callable[[Any], Any]] = {}  # looked up once a call: classes may be reloaded
+
+    def unpack(self, data: bytes) -> Any:
+        """The value that these bytes hold."""
+        return self.unpack_batch((data,))[0]
+
+    def unpack_batch(self, items: Iterable[bytes]) -> list[Any]:
+        """The values that these packed bytes hold, each standing on its own."""
+        values: list[Any] = []
+        decode, makers = self._decode, self._makers
+        for data in items:
+            size = len(data)
+            if size > self._max_bytes:
+                raise TooLarge(
+                    f"{size} packed bytes are over the limit of {self._max_bytes}",
+                    hint="Raise Limits.max_bytes if you trust where they come from",
+                )
+            if data[:2] != wire.SHAPED_MARK:
+                values.append(self.value(data[1:] if data[:1] == wire.ESCAPE else data))
+                continue
+            try:
+                # Most values come this way: the same as `self.shaped(self.value(data))`, without the calls.
+                if size <= _SHALLOW:
+                    _, number, fields = decode(data)
+                    values.append(makers[number](fields))
+                    continue
+            except _ANY_TROUBLE:
+                pass
+            try:
+                values.append(self.shaped(self.value(data)))
+            except (Misfit, NotHere):
+                values.append(Inert(Tag.SHAPED, data))
+        return values
+
+    def value(self, data: bytes) -> Any:
+        """The value in bytes from inside others."""
+        if len(data) > _SHALLOW:
+            wire.check_depth(data)
+        try:
+            return self._decode(data)
+        except (DecodeError, ValidationError, UnicodeDecodeError) as error:
+            raise Corrupt(f"not the packed form of a value: {error}") from None
+        except RecursionError:
+            raise TooDeep("packed bytes nest too deeply to be read here") from None
+
+    def array(self, data: bytes, *types: type) -> list[Any]:
+        """A payload that is a list, optionally of exactly these types."""
+        parts = self.value(data)
+        if type(parts) is not list or (types and tuple(map(type, parts)) != types):
+            raise Corrupt("a typed value's payload does not have its parts")
+        return parts
+
+    def _revive(self, tag: int, view: memoryview) -> Any:
+        if tag < 0:
+            raise Corrupt(f"an ext of type {tag}, which Holdfast never writes")
+        data = bytes(view)
+        loader = _LOADERS.get(tag)
+        if loader is None:
+            return Inert(tag, data)
+        if self._nesting >= wire.MAX_NESTING:
+            raise TooDeep(f"packed bytes nest typed values more than {wire.MAX_NESTING} deep")
+        self._nesting += 1
+        try:
+            return loader(self, data)
+        except (Misfit, NotHere):
+            return Inert(tag, data)
+        except HoldfastError:
+            raise
+        except Exception as error:  # noqa: BLE001 - loaders run on forged payloads: whatever they raise means this
+            name = Tag(tag).name.lower()
+            raise Corrupt(
+                f"a stored {name} does not hold what a {name} holds: {type(error).__name__}: {error}"
+            ) from None
+        finally:
+            self._nesting -= 1
+
+    def shaped(self, parts: Any) -> Any:
+        """A value of a well-known class, from `[None, shape, fields]`."""
+        try:
+            mark, number, fields = parts
+            if mark is not None:
+                raise ValueError
+            make = self._makers.get(number)
+            if make is None:
+                make = self._makers[number] = _maker(number)
+            return make(fields)
+        except (TypeError, ValueError, AttributeError):
+            raise Corrupt("a stored value of a well-known class lacks its parts") from None
+
+    def registered(self, data: bytes) -> Any:
+        """A value of a type that the application registered."""
+        name, dumped = _parts(self, data, 2)
+        registration = self._registry.registration_named(name)
+        if registration is None:
+            raise NotHere
+        try:
+            return registration.load(dumped)
+        except Exception as error:
+            raise Corrupt(
+                f"the load function registered for {name} refused stored data: {type(error).__name__}: {error}",
+                hint="It must accept whatever its dump function has ever returned",
+            ) from error
+
+    def reference(self, data: bytes) -> Any:
+        """A function or class by its name."""
+        name = self.value(data)
+        thing = self._registry.named(name) if type(name) is str else None
+        if thing is None:
+            raise NotHere
+        return thing
+
+
+def _parts(u: Unpacker, data: bytes, count: int) -> list[Any]:
+    parts = u.array(data)
+    if len(parts) < count or type(parts[0]) is not str:
+        raise Corrupt("a stored object lacks its class name or its parts")
+    return parts
+
+
+# Classes -----------------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """A class that was revived before, and how to see at a glance that it still is the one loaded."""
+
+    module: Any
+    namespace: dict[str, Any]
+    plan: Plan
+
+
+_FOUND: dict[str, _Found] = {}
+
+
+def _plan(ref: str, tag: int) -> Plan:
+    """The plan of a class named in data, if that class is loaded and may be revived."""
+    module_name, _, qualname = ref.partition(":")
+    found = _FOUND.get(ref)
+    if (
+        found is None
+        or sys.modules.get(module_name) is not found.module
+        or found.namespace.get(qualname) is not found.plan.cls
+    ):
+        cls = revival.find_loaded(ref)
+        if cls is None:
+            raise NotHere
+        try:
+            plan = plan_for(cls)
+        except Unsupported:
+            raise NotHere from None
+        module = sys.modules[module_name]
+        found = _FOUND[ref] = _Found(module, object.__getattribute__(module, "__dict__"), plan)
+    if found.plan.tag != tag:
+        raise NotHere
+    return found.plan
+
+
+def _load_object(tag: Tag) -> Loader:
+    fields_type = {Tag.ENUM: str, Tag.FLAG: int}.get(tag, dict)
+
+    def load(u: Unpacker, data: bytes) -> Any:
+        parts = _parts(u, data, 2)
+        if type(parts[1]) is not fields_type:
+            raise Corrupt("a stored object's fields are not fields")
+        return _plan(parts[0], tag).load(parts)
+
+    return load
+
+
+def _maker(number: int) -> Callable[[Any], Any]:
+    """What makes values of a shape from their fields, with the class that is loaded now."""
+    shape = SHAPES.get(number)
+    if shape is None:
+        raise NotHere  # written by a newer release
+    plan = _plan(shape.ref, shape.kind)
+    if isinstance(plan, PydanticPlan) and plan.names == shape.names:
+        return plan.make_shaped
+    known = set(shape.names)
+
+    def make(fields: Any) -> Any:
+        if fields.keys() != known:
+            raise NotHere
+        return plan.load([shape.ref, fields, -1, None, None])
+
+    return make
+
+
+def _load_array(tag: Tag, library: str) -> Loader:
+    def load(u: Unpacker, data: bytes) -> Any:
+        if library not in sys.modules:
+            raise NotHere
+        from holdfast.codec import arrays
+
+        return arrays.LOADERS[tag](u, data)
+
+    return load
+
+
+_LOADERS: dict[int, Loader] = {kind.tag: kind.load for kind in KINDS}
+_LOADERS |= {tag: _load_object(tag) for tag in Tag if Tag.DATACLASS <= tag <= Tag.EXCEPTION}
+_LOADERS |= {tag: _load_array(tag, "numpy") for tag in Tag if Tag.NDARRAY <= tag < Tag.TIMESTAMP}
+_LOADERS |= {tag: _load_array(tag, "pandas") for tag in Tag if Tag.TIMESTAMP <= tag <= Tag.INTERVAL}
+_LOADERS |= {
+    Tag.REGISTERED: Unpacker.registered,
+    Tag.REFERENCE: Unpacker.reference,
+    Tag.SHAPED: lambda u, data: u.shaped(u.array(data)),
+}

@@ -1,0 +1,257 @@
+"""The msgpack framing that the codec and the model share.
+
+`msgspec` turns plain values into bytes and back. What it does not offer is looking at packed bytes without
+decoding them: cutting a packed list into its packed items, gluing items together again, and telling how
+deeply a document is nested *before* a recursive decoder meets it. Those live here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from holdfast.codec.tags import Tag
+from holdfast.errors import Corrupt, TooDeep
+
+MAX_DEPTH = 64
+"""How deeply lists and dicts may nest inside one value, or one typed value's payload.
+
+Decoders recurse on the C stack, and not every Python guards that stack in every thread. With `MAX_NESTING` typed
+values inside each other the deepest legal document stays far below a megabyte of it.
+"""
+
+MAX_NESTING = 32
+"""How many typed values (tuples, dataclasses, messages …) may stand inside each other."""
+
+_SHAPED = Tag.SHAPED
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+
+_NOT_CONTAINERS = bytes(b for b in range(256) if not (0x80 <= b <= 0x9F or 0xDC <= b <= 0xDF))
+
+# Length of a scalar by its first byte, where the first byte alone tells it.
+_FIXED: dict[int, int] = (
+    dict.fromkeys(range(0x80), 1)
+    | dict.fromkeys(range(0xE0, 0x100), 1)
+    | {b: 1 + (b & 0x1F) for b in range(0xA0, 0xC0)}
+    | {0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9}
+    | {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
+    | {0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}
+)
+# First byte → (bytes of the length field, bytes besides field and content).
+_SIZED: dict[int, tuple[int, int]] = {
+    0xC4: (1, 1), 0xC5: (2, 1), 0xC6: (4, 1),  # bin
+    0xC7: (1, 2), 0xC8: (2, 2), 0xC9: (4, 2),  # ext: one more byte for the tag
+    0xD9: (1, 1), 0xDA: (2, 1), 0xDB: (4, 1),  # str
+    0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 1), 0xDF: (4, 1),  # list, dict: the length counts values
+}  # fmt: skip
+
+
+def array_header(count: int) -> bytes:
+    """The bytes before `count` packed items."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + _U16.pack(count)
+    return b"\xdd" + _U32.pack(count)
+
+
+def map_header(count: int) -> bytes:
+    """The bytes before `count` pairs of packed key and packed value."""
+    if count < 16:
+        return bytes((0x80 | count,))
+    if count < 1 << 16:
+        return b"\xde" + _U16.pack(count)
+    return b"\xdf" + _U32.pack(count)
+
+
+def ext(tag: int, payload: bytes) -> bytes:
+    """A typed value: tag and payload, framed. The same choice of header as the encoder makes."""
+    size = len(payload)
+    if size < 1 << 8:
+        fixed = _FIXEXT.get(size)
+        return bytes((fixed, tag)) + payload if fixed else bytes((0xC7, size, tag)) + payload
+    if size < 1 << 16:
+        return b"\xc8" + _U16.pack(size) + bytes((tag,)) + payload
+    return b"\xc9" + _U32.pack(size) + bytes((tag,)) + payload
+
+
+_FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
+
+
+def text(content: bytes) -> bytes:
+    """The packed string with this UTF-8 content."""
+    size = len(content)
+    if size < 32:
+        return bytes((0xA0 | size,)) + content
+    if size < 1 << 8:
+        return bytes((0xD9, size)) + content
+    return (b"\xda" + _U16.pack(size) if size < 1 << 16 else b"\xdb" + _U32.pack(size)) + content
+
+
+def binary(content: bytes) -> bytes:
+    """The packed `bytes` with this content."""
+    size = len(content)
+    if size < 1 << 8:
+        return bytes((0xC4, size)) + content
+    return (b"\xc5" + _U16.pack(size) if size < 1 << 16 else b"\xc6" + _U32.pack(size)) + content
+
+
+def join_array(items: Sequence[bytes]) -> bytes:
+    """The packed list of these packed items."""
+    return array_header(len(items)) + b"".join(items)
+
+
+def join_map(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The packed dict of these packed keys and values, in this order."""
+    return map_header(len(pairs)) + b"".join(part for pair in pairs for part in pair)
+
+
+def is_array(data: bytes) -> bool:
+    """Whether packed bytes hold a list."""
+    first = data[0]
+    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
+
+
+SHAPED_MARK = b"\x93\xc0"
+"""How a value of a well-known class starts when it stands on its own: a list of three, None first."""
+
+ESCAPE = b"\xc1"
+"""What a user's own list of three with None first is marked with. msgpack never uses this byte."""
+
+
+def top(data: bytes) -> bytes:
+    """Packed bytes from inside others, as they stand on their own.
+
+    The most frequent values, messages, are written without an ext header around them when they stand alone, which
+    spares copying them. This and `inner` are the only places that know.
+    """
+    if data.startswith(SHAPED_MARK):
+        return ESCAPE + data
+    found = split_ext(data)
+    if found is not None and found[0] == _SHAPED and found[1].startswith(SHAPED_MARK):
+        return found[1]
+    return data
+
+
+def inner(data: bytes) -> bytes:
+    """Packed bytes that stand on their own, as they stand inside others."""
+    if data.startswith(SHAPED_MARK):
+        return ext(_SHAPED, data)
+    return data[1:] if data.startswith(ESCAPE) else data
+
+
+def is_map(data: bytes) -> bool:
+    """Whether packed bytes hold a dict whose keys are scalars."""
+    first = data[0]
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def is_str(data: bytes) -> bool:
+    """Whether packed bytes hold a string."""
+    first = data[0]
+    return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB
+
+
+def is_bin(data: bytes) -> bool:
+    """Whether packed bytes hold `bytes`."""
+    return 0xC4 <= data[0] <= 0xC6
+
+
+def content(data: bytes) -> bytes:
+    """What a packed string (as UTF-8) or packed bytes hold."""
+    first = data[0]
+    return data[1:] if 0xA0 <= first <= 0xBF else data[1 + _SIZED[first][0] :]
+
+
+def split_array(data: bytes) -> list[bytes]:
+    """A packed list, cut into its packed items."""
+    return _cut(data, is_array(data))
+
+
+def split_map(data: bytes) -> list[tuple[bytes, bytes]]:
+    """A packed dict, cut into its packed keys and values."""
+    parts = _cut(data, is_map(data))
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def split_ext(data: bytes) -> tuple[int, bytes] | None:
+    """Tag and payload of a typed value, or None when the bytes hold something else."""
+    first = data[0]
+    if 0xD4 <= first <= 0xD8:
+        return data[1], data[2:]
+    if 0xC7 <= first <= 0xC9:
+        start = 1 + _SIZED[first][0]
+        return data[start], data[start + 1 :]
+    return None
+
+
+def check_depth(data: bytes) -> None:
+    """Refuse a document that nests deeper than `MAX_DEPTH`, before a recursive decoder sees it.
+
+    The count of bytes that could open a container bounds the depth from above and runs at C speed; nearly
+    every document passes there. Only the rest are walked.
+    """
+    if len(data) > MAX_DEPTH and len(data.translate(None, _NOT_CONTAINERS)) > MAX_DEPTH:
+        _walk_depth(data)
+
+
+def _walk_depth(data: bytes) -> None:
+    missing: list[int] = []  # values still to come in each open container, innermost last
+    at = 0
+    while True:
+        at, values = _next(data, at)
+        if values:
+            missing.append(values)
+            if len(missing) > MAX_DEPTH:
+                raise TooDeep(
+                    f"packed bytes nest lists and dicts more than {MAX_DEPTH} deep",
+                    hint="Holdfast never writes such bytes: they are damaged or forged",
+                )
+            continue
+        while missing:
+            missing[-1] -= 1
+            if missing[-1]:
+                break
+            missing.pop()
+        if not missing:
+            return
+
+
+def _next(data: bytes, at: int) -> tuple[int, int]:
+    """Step over a scalar, a typed value or a container's header: where it ends, how many values it opens."""
+    if at >= len(data):
+        raise Corrupt("packed bytes end in the middle of a value")
+    first = data[at]
+    fixed = _FIXED.get(first)
+    if fixed is not None:
+        return at + fixed, 0
+    if first <= 0x8F:
+        return at + 1, 2 * (first & 0x0F)
+    if first <= 0x9F:
+        return at + 1, first & 0x0F
+    sized = _SIZED.get(first)
+    if sized is None:
+        raise Corrupt(f"byte 0x{first:02x} starts no value")
+    width, besides = sized
+    length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
+    if first < 0xDC:
+        return at + width + besides + length, 0
+    return at + width + besides, length if first <= 0xDD else 2 * length
+
+
+def _cut(data: bytes, opens: bool) -> list[bytes]:
+    """The values inside the container that `data` is; they must end where the data ends."""
+    at, count = _next(data, 0)
+    if not opens or count > len(data):
+        raise Corrupt("a packed list or dict claims more items than it has bytes")
+    parts: list[bytes] = []
+    for _ in range(count):
+        start, pending = at, 1
+        while pending:
+            at, values = _next(data, at)
+            pending += values - 1
+        parts.append(data[start:at])
+    if at != len(data):
+        raise Corrupt("packed bytes do not end where their last value ends")
+    return parts

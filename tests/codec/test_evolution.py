@@ -1,0 +1,223 @@
+"""Classes change between releases of an application; stored values do not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from holdfast.codec import Codec, Inert
+from tests.codec.app import HAS_V1
+
+codec = Codec()
+
+HEAD = """
+import dataclasses, enum
+from typing import Any, NamedTuple
+import attrs
+import pydantic
+"""
+
+BEFORE = """
+@dataclasses.dataclass
+class Data:
+    a: int
+
+@dataclasses.dataclass
+class Shrinking:
+    a: int
+    b: int = 2
+
+@attrs.define
+class Attrs:
+    a: int
+
+class Model(pydantic.BaseModel):
+    a: int
+
+class Pair(NamedTuple):
+    a: int
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+class Flags(enum.Flag, boundary=enum.STRICT):
+    A = 1
+    B = 2
+
+class Failure(Exception):
+    pass
+
+class Becoming(NamedTuple):
+    a: int
+"""
+
+AFTER = """
+calls = []
+
+def factory():
+    calls.append("factory")
+    return {}
+
+@dataclasses.dataclass
+class Data:
+    a: int
+    b: int = 5
+    c: list = dataclasses.field(default_factory=list)
+
+@dataclasses.dataclass
+class Shrinking:
+    a: int
+
+@attrs.define
+class Attrs:
+    a: int
+    b: list = attrs.Factory(list)
+    c: int = 3
+
+class Model(pydantic.BaseModel):
+    a: int
+    b: dict = pydantic.Field(default_factory=dict)
+    c: list[int] = [1]
+    d: Any = None
+
+class Pair(NamedTuple):
+    a: int
+    b: int = 1
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Flags(enum.Flag, boundary=enum.STRICT):
+    A = 1
+
+class Failure(OSError):
+    pass
+
+@dataclasses.dataclass
+class Becoming:
+    a: int
+"""
+
+REQUIRED = """
+calls = []
+
+def factory():
+    calls.append("factory")
+    return {}
+
+@dataclasses.dataclass
+class Data:
+    a: int
+    b: dict = dataclasses.field(default_factory=factory)
+
+class Model(pydantic.BaseModel):
+    a: int
+    b: int
+
+@attrs.define
+class Attrs:
+    a: int
+    b: Any = attrs.Factory(factory)
+"""
+
+
+def load(source: str) -> ModuleType:
+    module = ModuleType("evolving")
+    sys.modules["evolving"] = module
+    exec(HEAD + source, module.__dict__)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    sys.modules.pop("evolving", None)
+
+
+def stored() -> dict[str, Any]:
+    """Values of the classes as they were, packed."""
+    old: Any = load(BEFORE)
+    values = {
+        "data": old.Data(1),
+        "shrinking": old.Shrinking(1),
+        "attrs": old.Attrs(1),
+        "model": old.Model(a=1),
+        "pair": old.Pair(1),
+        "red": old.Colour.RED,
+        "blue": old.Colour.BLUE,
+        "flags": old.Flags.A | old.Flags.B,
+        "failure": old.Failure("x"),
+        "becoming": old.Becoming(1),
+    }
+    return {name: codec.pack(value) for name, value in values.items()}
+
+
+def test_new_fields_take_their_defaults() -> None:
+    packed = stored()
+    new: Any = load(AFTER)
+    assert codec.unpack(packed["data"]) == new.Data(1, 5, [])
+    assert codec.unpack(packed["attrs"]) == new.Attrs(1, [], 3)
+    model = codec.unpack(packed["model"])
+    assert model == new.Model(a=1)
+    assert model.__pydantic_fields_set__ == {"a"}
+    model.c.append(2)
+    assert codec.unpack(packed["model"]).c == [1]
+    assert codec.unpack(packed["red"]) is new.Colour.RED
+
+
+@pytest.mark.parametrize("name", ["shrinking", "pair", "blue", "flags", "becoming"])
+def test_what_no_longer_fits_stays_inert(name: str) -> None:
+    packed = stored()
+    load(AFTER)
+    value = codec.unpack(packed[name])
+    assert isinstance(value, Inert)
+    assert value.type_name.startswith("evolving:")
+    assert codec.pack(value) == packed[name]
+
+
+@pytest.mark.parametrize("name", ["data", "model", "attrs"])
+def test_new_fields_without_a_plain_default_stay_inert(name: str) -> None:
+    packed = stored()
+    new: Any = load(REQUIRED)
+    assert isinstance(codec.unpack(packed[name]), Inert)
+    assert new.calls == []
+
+
+@pytest.mark.skipif(not HAS_V1, reason="pydantic.v1 does not work on this Python")
+def test_models_of_the_first_pydantic() -> None:
+    head = "from pydantic import v1\nclass Old(v1.BaseModel):\n    a: int\n"
+    old: Any = load(head)
+    packed = codec.pack(old.Old(a=1))
+    new: Any = load(head + "    b: int = 4\n    c: list = v1.Field(default_factory=list)\n")
+    assert codec.unpack(packed) == new.Old(a=1, b=4, c=[])
+    load(head + "    b: int\n")
+    assert isinstance(codec.unpack(packed), Inert)
+    private: Any = load(head + "    _p: int = v1.PrivateAttr(1)\n")
+    packed = codec.pack(private.Old(a=1))
+    load(head)
+    assert isinstance(codec.unpack(packed), Inert)
+
+
+def test_an_exception_of_another_family_comes_back_as_it_can() -> None:
+    packed = stored()
+    new: Any = load(AFTER)
+    back = codec.unpack(packed["failure"])
+    assert type(back) is new.Failure
+    assert back.args == ("x",)
+
+
+def test_a_reloaded_module_is_noticed() -> None:
+    packed = stored()
+    first: Any = load(BEFORE)
+    assert type(codec.unpack(packed["data"])) is first.Data
+    second: Any = load(BEFORE)
+    assert type(codec.unpack(packed["data"])) is second.Data
+    del second.Data
+    assert isinstance(codec.unpack(packed["data"]), Inert)
+    sys.modules.pop("evolving")
+    assert isinstance(codec.unpack(packed["data"]), Inert)

@@ -1,0 +1,337 @@
+"""What can not be saved fails at the save, with the path to it and a way out."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import importlib.resources
+import re
+import zoneinfo
+from typing import Any, NamedTuple
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import StructuredTool
+from msgspec.msgpack import Ext
+
+from holdfast.codec import Codec, Limits, Registry
+from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep, TooLarge, Unsupported
+from tests.codec import app
+
+codec = Codec()
+
+
+class Called(NamedTuple):
+    a: int
+
+    def __call__(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Deleted:
+    def __del__(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Guarded:
+    a: int
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+@dataclasses.dataclass
+class Dynamic:
+    a: int
+
+    def __getattr__(self, name: str) -> int:
+        return 1
+
+
+@dataclasses.dataclass
+class DictData(dict[str, int]):
+    a: int = 1
+
+
+class TupleWithMore(collections.namedtuple("TupleWithMore", "a")):
+    pass
+
+
+class MyStr(str):
+    pass
+
+
+class Member(enum.Enum):
+    A = 1
+
+
+class Descriptor:
+    def __get__(self, obj: object, owner: type) -> int:
+        return 1
+
+    def __set__(self, obj: object, value: int) -> None: ...
+
+
+@dataclasses.dataclass
+class Described:
+    a: int = Descriptor()  # type: ignore[assignment]
+
+
+def make_local() -> Any:
+    @dataclasses.dataclass
+    class Local:
+        a: int = 1
+
+    return Local()
+
+
+def unnamed_zone() -> zoneinfo.ZoneInfo:
+    with importlib.resources.files("tzdata.zoneinfo").joinpath("UTC").open("rb") as file:
+        return zoneinfo.ZoneInfo.from_file(file)
+
+
+def with_attribute() -> app.Plan:
+    plan = app.Plan("g")
+    plan.surprise = 1  # type: ignore[attr-defined]
+    return plan
+
+
+def tuple_with_attribute() -> TupleWithMore:
+    value = TupleWithMore(1)
+    value.more = 2  # type: ignore[attr-defined]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (app.Client(), "tests.codec.app:Client object can not be saved: it is not a data class"),
+        (Called(1), "__call__"),
+        (Deleted(), "__del__"),
+        (Guarded(1), "__setattr__"),
+        (Dynamic(1), "__getattr__"),
+        (DictData(), "DictData"),
+        (Described(), "descriptor"),
+        (make_local(), "can not be found again by its name"),
+        (with_attribute(), "'surprise' that is not one of its fields"),
+        (tuple_with_attribute(), "attributes besides its fields"),
+        (MyStr("x"), "MyStr"),
+        (StructuredTool.from_function(app.search), "something that acts"),
+        (memoryview(b"x"), "memoryview"),
+        (Ext(5, b"x"), "Ext"),
+        (app.search, "holdfast.allow(search)"),
+        (app.Plan, "holdfast.allow(Plan)"),
+        (lambda: 1, "<lambda> can not be saved"),
+        ("".join, "code is saved only by a name"),
+        (object(), "register(object"),
+        (iter([1]), "list_iterator"),
+        (unnamed_zone(), "ZoneInfo without a key"),
+    ],
+    ids=lambda v: type(v).__name__ if not isinstance(v, str) else "",
+)
+def test_refused(value: Any, says: str) -> None:
+    for wrapped, path in ((value, "the value itself"), ({"a": [0, value]}, "a[1]"), ({"m": (value,)}, "m[0]")):
+        with pytest.raises(Unsupported, match=re.escape(says)) as caught:
+            codec.pack(wrapped)
+        assert caught.value.where == path
+        assert caught.value.hint
+        assert isinstance(caught.value, TypeError)
+    with pytest.raises(Unsupported) as caught:
+        codec.pack_items([1, value])
+    assert caught.value.where == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": app.Client()})]},
+         "messages[3].additional_kwargs.client"),
+        ({"messages": [HumanMessage("x", surprise=app.Client())]}, "messages[0].surprise"),
+        ({"plan": app.Plan("g", [app.Slotted(1, app.Client())])}, "plan.steps[0].b"),
+        ({"a b": {1: {"x": app.Client()}}}, "['a b'][1].x"),
+        ({"keys": {(1, MyStr("x")): 1}}, "keys[the key (1, 'x')][1]"),
+        ({"s": {MyStr("x")}}, "s[the item 'x']"),
+        ({"e": ValueError(app.Client())}, "e.args[0]"),
+        ({"p": app.Pair(1, app.Client())}, "p.right"),
+        ({"d": collections.deque([app.Client()])}, "d[0]"),
+        ({"dd": collections.defaultdict(app.Client)}, "dd"),
+        ({"m": app.FrozenModel(a=app.Client())}, "m.a"),
+    ],
+)  # fmt: skip
+def test_the_path_is_named(value: Any, path: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        codec.pack(value)
+    assert caught.value.where == path
+    assert f"(at {path})" in str(caught.value)
+
+
+def test_causes_and_private_attributes_are_on_the_path() -> None:
+    error = app.AgentError("x", code=1)
+    error.__cause__ = ValueError(app.Client())
+    with pytest.raises(Unsupported) as caught:
+        codec.pack([error])
+    assert caught.value.where == "[0].__cause__.args[0]"
+    model = app.Private()
+    model._secret = app.Client()
+    with pytest.raises(Unsupported) as caught:
+        codec.pack([model])
+    assert caught.value.where == "[0]._secret"
+
+
+def cycles() -> list[tuple[Any, str]]:
+    items: list[Any] = [1]
+    items.append({"back": items})
+    entries: dict[str, Any] = {}
+    entries["self"] = entries
+    plan = app.Plan("g")
+    plan.steps.append((plan,))
+    message = AIMessage("x")
+    message.additional_kwargs["me"] = [message]
+    return [
+        (items, "[1].back"),
+        (entries, "self"),
+        (plan, "steps[0][0]"),
+        (message, "additional_kwargs.me[0]"),
+    ]
+
+
+@pytest.mark.parametrize(("value", "path"), cycles(), ids=lambda v: type(v).__name__)
+def test_circular_references(value: Any, path: str) -> None:
+    with pytest.raises(CircularReference) as caught:
+        codec.pack(value)
+    assert caught.value.where == path
+    with pytest.raises(CircularReference):
+        codec.pack_items([value])
+
+
+def nested(depth: int, wrap: Any) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = wrap(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("wrap", "limit"), [(lambda v: [v], 64), (lambda v: {"a": v}, 64), (lambda v: (v,), 32), (app.Frozen, 32)]
+)
+def test_depth(wrap: Any, limit: int) -> None:
+    packed = codec.pack(nested(limit, wrap))
+    assert codec.pack(codec.unpack(packed)) == packed
+    for depth in (limit + 1, 100, 5000):
+        with pytest.raises(TooDeep, match="deep"):
+            codec.pack(nested(depth, wrap))
+        with pytest.raises(TooDeep):
+            codec.pack_items([nested(depth, wrap)])
+
+
+def test_size_limit() -> None:
+    small = Codec(limits=Limits(max_bytes=1000))
+    assert small.unpack(small.pack("x" * 900)) == "x" * 900
+    for value in (
+        "x" * 1001,
+        b"x" * 1001,
+        ["x" * 501] * 2,
+        {"k": "x" * 1001},
+        {"k" * 1001: 1},
+        (["x" * 999],),
+    ):
+        with pytest.raises(TooLarge, match="limit"):
+            small.pack(value)
+        with pytest.raises(TooLarge):
+            small.pack_items([value, value])
+    with pytest.raises(TooLarge, match="1002 packed bytes are over the limit of 1000"):
+        small.unpack(b"\xc5\x03\xe7" + b"x" * 999)
+    with pytest.raises(TooLarge) as caught:
+        small.pack({"big": ["x" * 1001]})
+    assert caught.value.where == "big"
+
+
+def test_shared_parts_do_not_blow_up() -> None:
+    value: Any = ["x"]
+    for _ in range(50):
+        value = [value, value]
+    with pytest.raises(TooLarge):
+        Codec(limits=Limits(max_bytes=1 << 20)).pack(value)
+    wide: Any = ["x"] * 1000
+    for _ in range(5):
+        wide = [wide] * 1000
+    with pytest.raises(TooLarge):
+        Codec(limits=Limits(max_bytes=1 << 20)).pack_items([wide])
+
+
+def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.codec.packing.MAX_VALUES", 100)
+    assert codec.pack([1] * 99)
+    with pytest.raises(TooLarge, match="more than 100 values"):
+        codec.pack([[1] * 99] * 2)
+
+
+def test_registered_types() -> None:
+    registry = Registry()
+    own = Codec(registry)
+    with pytest.raises(Unsupported):
+        own.pack(app.Temperature(1.0))
+    registry.register(app.Temperature, lambda t: {"k": t.kelvin}, lambda d: app.Temperature(d["k"]))
+    value = {"t": [app.Temperature(3.5)]}
+    packed = own.pack(value)
+    assert own.unpack(packed) == value
+    inert = codec.unpack(packed)["t"][0]
+    assert inert.type_name == "tests.codec.app:Temperature"
+    assert codec.pack({"t": [inert]}) == packed
+    registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature)  # the same type again: replaced
+    assert own.unpack(own.pack(app.Temperature(2.0))) == app.Temperature(2.0)
+
+
+def test_registered_types_that_fail() -> None:
+    registry = Registry()
+    own = Codec(registry)
+    registry.register(app.Temperature, lambda t: 1 / 0, lambda d: app.Temperature(d))
+    with pytest.raises(Unsupported, match="dump function registered for .* failed: ZeroDivisionError") as caught:
+        own.pack([app.Temperature(1)])
+    assert caught.value.where == "[0]"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    registry.register(app.Temperature, lambda t: t.kelvin, lambda d: app.Temperature(1 / d))
+    with pytest.raises(Corrupt, match="load function registered .* refused stored data: ZeroDivisionError"):
+        own.unpack(own.pack(app.Temperature(0)))
+    registry.register(app.Client, lambda _: app.Client(), lambda _: app.Client())
+    with pytest.raises(TooDeep):
+        own.pack(app.Client())
+
+
+def test_registry_refuses_what_would_confuse() -> None:
+    registry = Registry()
+    with pytest.raises(Invalid, match="dict already has a form of its own"):
+        registry.register(dict, lambda d: d, lambda d: d)
+    registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temp")
+    with pytest.raises(Invalid, match="the name 'temp' is taken by tests.codec.app:Temperature"):
+        registry.register(app.Client, lambda c: None, lambda _: app.Client(), name="temp")
+    with pytest.raises(Invalid, match="neither a function nor a class"):
+        registry.allow(3)
+    with pytest.raises(Invalid, match="lambda or was made inside a function"):
+        registry.allow(lambda: 1)
+    registry.allow(app.search, name="tool")
+    with pytest.raises(Invalid, match="the name 'tool' is taken"):
+        registry.allow(app.Plan, name="tool")
+
+
+def test_allowed_code_comes_back_by_name() -> None:
+    registry = Registry()
+    own = Codec(registry)
+    registry.allow(app.search)
+    registry.allow(app.Plan)
+    registry.allow(app.Extra)
+    value = [app.search, app.Plan, collections.defaultdict(app.Extra)]
+    back = own.unpack(own.pack(value))
+    assert back == value
+    assert back[0] is app.search
+    inert = codec.unpack(own.pack(app.search))
+    assert inert.type_name == "tests.codec.app:search"
+    assert codec.unpack(own.pack(collections.defaultdict(app.Extra))).type_name == "defaultdict"
+
+
+def test_errors_are_one_tree() -> None:
+    error = Invalid("what", where="here", hint="Do this")
+    assert str(error) == "what (at here). Do this"
+    assert str(HoldfastError("what")) == "what"
+    assert isinstance(error, ValueError)

@@ -1,0 +1,105 @@
+"""Packed bytes looked at without decoding them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.msgpack import Ext, encode
+
+from holdfast.codec import Codec, wire
+from holdfast.errors import Corrupt, TooDeep
+from tests.codec.values import scalars, values
+
+codec = Codec()
+
+plain = st.recursive(
+    scalars.filter(lambda v: not isinstance(v, int) or -(2**63) <= v < 2**64).filter(
+        lambda v: not isinstance(v, str) or v.encode("utf-8", "replace").decode() == v
+    )
+    | st.builds(Ext, st.integers(1, 100), st.binary()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.lists(plain))
+def test_lists_are_cut_and_joined(items: list[Any]) -> None:
+    parts = wire.split_array(encode(items))
+    assert parts == [encode(item) for item in items]
+    assert wire.join_array(parts) == encode(items)
+
+
+@given(st.dictionaries(st.text(), plain))
+def test_dicts_are_cut_and_joined(entries: dict[str, Any]) -> None:
+    parts = wire.split_map(encode(entries))
+    assert parts == [(encode(key), encode(value)) for key, value in entries.items()]
+    assert wire.join_map(parts) == encode(entries)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4, 8, 15, 16, 31, 32, 255, 256, 65535, 65536, 70000])
+def test_headers_are_the_encoders_own(size: int) -> None:
+    assert wire.ext(5, b"x" * size) == encode(Ext(5, b"x" * size))
+    assert wire.split_ext(wire.ext(5, b"x" * size)) == (5, b"x" * size)
+    assert wire.text(b"x" * size) == encode("x" * size)
+    assert wire.binary(b"x" * size) == encode(b"x" * size)
+    assert wire.content(wire.text(b"x" * size)) == wire.content(wire.binary(b"x" * size)) == b"x" * size
+    assert wire.split_array(encode([1] * size)) == [b"\x01"] * size
+    assert wire.join_array([b"\x01"] * size) == encode([1] * size)
+    entries = dict.fromkeys(range(size))
+    assert wire.join_map(wire.split_map(encode(entries))) == encode(entries)
+
+
+@given(values)
+def test_inside_and_on_its_own(value: Any) -> None:
+    packed = codec.pack(value)
+    inside = codec.pack([value]).removeprefix(wire.ESCAPE)
+    assert wire.split_array(inside) == [wire.inner(packed)]
+    assert wire.top(wire.inner(packed)) == packed
+
+
+@given(values)
+def test_kinds(value: Any) -> None:
+    data = wire.inner(codec.pack(value))
+    assert wire.is_array(data) == (type(value) is list)
+    assert wire.is_bin(data) == (type(value) is bytes)
+    if type(value) is str and wire.is_str(data):
+        assert wire.content(data).decode() == value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x92\x01",
+        b"\x91\x01\x01",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91\xc1",
+        b"\xdc\x00",
+        b"\x91\xa5abc",
+        b"\x91\xc7\x05\x01a",
+    ],
+)
+def test_what_is_no_list_is_not_cut(data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        wire.split_array(data)
+
+
+def test_the_wrong_kind_is_not_cut() -> None:
+    with pytest.raises(Corrupt):
+        wire.split_array(encode({"a": 1}))
+    with pytest.raises(Corrupt):
+        wire.split_map(encode([1, 2]))
+    assert wire.split_ext(b"\x01") is None
+
+
+def test_depth() -> None:
+    for opener in (b"\x91", b"\x81\xa1a", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01", b"\xde\x00\x01\x01"):
+        wire.check_depth(opener * wire.MAX_DEPTH + b"\xc0")
+        with pytest.raises(TooDeep):
+            wire.check_depth(opener * (wire.MAX_DEPTH + 1) + b"\xc0")
+    wire.check_depth(encode([[[]] * 1000, "ü" * 1000, {"a": [1]}, b"\x91" * 1000, Ext(1, b"\x91" * 300), 1.5, 2**40]))
+    with pytest.raises(Corrupt):
+        wire.check_depth(b"\xdc\x00\xff" + b"\x90" * 100)
+    with pytest.raises(Corrupt):
+        wire.check_depth(b"\x92\xc1" + b"\x91" * 100)
