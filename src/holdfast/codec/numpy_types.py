@@ -1,0 +1,277 @@
+"""numpy's arrays, scalars and dtypes.
+
+Numbers are kept as the bytes they are in memory, under a description of their dtype that is checked piece by piece
+before numpy sees it. Objects never come from raw bytes: an array of objects is packed item by item.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.msgpack import encode
+
+from holdfast.codec import wire
+from holdfast.codec.tags import Tag
+from holdfast.errors import Corrupt, Unsupported
+
+if TYPE_CHECKING:
+    from holdfast.codec.packing import Dumper, Packer
+    from holdfast.codec.unpacking import Unpacker
+
+Array = npt.NDArray[Any]
+Spec = str | list[Any]
+"""A dtype in plain values: numpy's own short form, or a list for one with fields or of fixed shape."""
+
+# i, I, q and Q are C's types where they are not the same type as int32 … uint64 on the machine at hand.
+_SIMPLE = re.compile(
+    r"""[|]b1 | [|][iu]1 | [<>][iu][248] | [<>][iIqQ] | [<>]f[248] | [<>]c(8|16)
+    | [<>][mM]8(\[([1-9][0-9]{0,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?
+    | [|][SV][0-9]{1,10} | [<>]U[0-9]{1,10}""",
+    re.VERBOSE,
+)
+_OBJECT = "|O"
+_FIELDS = "fields"
+_SUBARRAY = "subarray"
+
+
+# dtypes -----------------------------------------------------------------------------------------------------
+
+
+def describe(dtype: np.dtype[Any]) -> Spec:
+    """The description that `revive_dtype` makes the same dtype from."""
+    if dtype.metadata:
+        raise Unsupported(
+            "a numpy dtype with metadata can not be saved",
+            hint="Save the metadata beside the array, and the array without it",
+        )
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return [_SUBARRAY, describe(base), list(shape)]
+    if dtype.names is not None:
+        return _describe_fields(dtype, dtype.names)
+    if dtype.char in "gG":
+        raise Unsupported(
+            f"the numpy type {dtype.type.__name__} can not be saved: it differs from machine to machine",
+            hint="Convert it first: .astype(numpy.float64) or .astype(numpy.complex128)",
+        )
+    for spec in (dtype.str, dtype.str[0] + dtype.char):
+        if _SIMPLE.fullmatch(spec):
+            found = np.dtype(spec)
+            if found == dtype and found.type is dtype.type:
+                return spec
+    raise Unsupported(
+        f"the numpy dtype {dtype} can not be saved",
+        hint="Convert it with .astype(…) to a dtype of numbers, times, bytes or str, or to object",
+    )
+
+
+def _describe_fields(dtype: np.dtype[Any], names: tuple[str, ...]) -> Spec:
+    fields = []
+    for name in names:
+        inner, offset, *title = dtype.fields[name]  # type: ignore[index]
+        if title:
+            raise Unsupported(
+                f"a numpy dtype whose field {name!r} has a title can not be saved",
+                hint="Make the dtype without titles",
+            )
+        fields.append([name, describe(inner), offset])
+    return [_FIELDS, fields, dtype.itemsize, dtype.isalignedstruct, dtype.type is np.record]
+
+
+def revive_dtype(spec: Any) -> np.dtype[Any]:
+    """The dtype of a description that may be forged. It never holds objects."""
+    match spec:
+        case str():
+            if not _SIMPLE.fullmatch(spec):
+                raise Corrupt("a stored numpy dtype is none that Holdfast writes")
+            return np.dtype(spec)
+        case [str(kind), base, list(shape)] if kind == _SUBARRAY:
+            return np.dtype((revive_dtype(base), _dimensions(shape)))
+        case [str(kind), list(fields), int(itemsize), bool(aligned), bool(record)] if kind == _FIELDS:
+            parts: dict[str, Any] = {"names": [], "formats": [], "offsets": [], "itemsize": itemsize}
+            for name, inner, offset in fields:
+                if type(name) is not str or type(offset) is not int:
+                    raise Corrupt("a field of a stored numpy dtype lacks its name or place")
+                parts["names"].append(name)
+                parts["formats"].append(revive_dtype(inner))
+                parts["offsets"].append(offset)
+            dtype: np.dtype[Any] = np.dtype(parts, align=aligned)  # type: ignore[call-overload]
+            return np.dtype((np.record, dtype)) if record else dtype
+    raise Corrupt("a stored numpy dtype is none that Holdfast writes")
+
+
+def _dimensions(shape: list[Any]) -> tuple[int, ...]:
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise Corrupt("a stored shape of an array is not one")
+    return tuple(shape)
+
+
+def _dump_dtype(p: Packer, dtype: np.dtype[Any]) -> tuple[int, bytes]:
+    plain_object = dtype.char == "O" and not dtype.metadata
+    return Tag.NUMPY_DTYPE, p.pack([_OBJECT if plain_object else describe(dtype)])
+
+
+def _load_dtype(u: Unpacker, data: bytes) -> np.dtype[Any]:
+    (spec,) = u.array(data)
+    return np.dtype(object) if spec == _OBJECT else revive_dtype(spec)
+
+
+# Raw bytes --------------------------------------------------------------------------------------------------
+
+
+def _raw(packer: Packer, array: Array, order: str) -> bytes:
+    """The bytes of an array of anything but objects; of equal arrays the same."""
+    packer.spend(array.nbytes)  # before the copy: a broadcast array may be far larger than its memory
+    if not array.nbytes:
+        return b""
+    if array.dtype.names is not None:
+        tidy: Array = np.zeros(array.shape, array.dtype)
+        _copy_fields(tidy, array)
+        array = tidy
+    if not _is_sound(array):
+        raise Unsupported(
+            "a numpy array of bool or str can not be saved: it holds bytes that are none",
+            hint="It was made with .view(…) or from a raw buffer: convert it with .astype(…) instead",
+        )
+    return array.tobytes("F" if order == "F" else "C")
+
+
+def _copy_fields(target: Array, source: Array) -> None:
+    """Copy field by field, so that whatever lies in the gaps between them is left behind."""
+    if source.dtype.names is None:
+        target[...] = source
+    else:
+        for name in source.dtype.names:
+            _copy_fields(target[name], source[name])
+
+
+def _is_sound(array: Array) -> bool:
+    """Whether all bytes of an array stand for values: numpy trusts them, and trips over others later."""
+    if array.dtype.names is not None:
+        return all(_is_sound(array[name]) for name in array.dtype.names)
+    if not array.nbytes:
+        return True
+    if array.dtype.kind == "b":
+        return bool(array.view(np.uint8).max() <= 1)
+    if array.dtype.kind == "U":
+        points = np.ascontiguousarray(array).reshape(-1).view(array.dtype.str[0] + "u4")
+        return bool(points.max() <= 0x10FFFF)
+    return True
+
+
+def _from_raw(dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, data: Any) -> Array:
+    """An array that owns its memory. Nothing is allocated unless the data is there to fill it."""
+    if dtype.subdtype is not None or type(data) is not bytes or math.prod(shape) * dtype.itemsize != len(data):
+        raise Corrupt("a stored numpy value does not have as many bytes as its dtype and shape ask for")
+    if not data:
+        return np.ndarray(shape, dtype, order=order)
+    array: Array = np.ndarray(shape, dtype, data, order=order).copy("K")
+    if not _is_sound(array):
+        raise Corrupt("a stored numpy value of bool or str holds bytes that are none")
+    return array
+
+
+# Arrays -----------------------------------------------------------------------------------------------------
+
+
+def _dump_array(p: Packer, array: Array) -> tuple[int, bytes]:
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    if array.dtype.char == "O" and not array.dtype.metadata:
+        p.spend(array.size)  # the items themselves are weighed below, once they are in a list
+        items = array.ravel("F" if order == "F" else "C").tolist()
+        return Tag.NDARRAY, p.pack([_OBJECT, list(array.shape), order, items])
+    head = [p.pack(part) for part in (describe(array.dtype), list(array.shape), order)]
+    return Tag.NDARRAY, wire.join_array([*head, encode(_raw(p, array, order))])
+
+
+def _load_array(u: Unpacker, data: bytes) -> Array:
+    spec, shape, order, content = u.array(data)
+    if type(shape) is not list or order not in ("C", "F"):
+        raise Corrupt("a stored numpy array lacks its shape or order")
+    dimensions = _dimensions(shape)
+    if spec != _OBJECT:
+        return _from_raw(revive_dtype(spec), dimensions, order, content)
+    if type(content) is not list or math.prod(dimensions) != len(content):
+        raise Corrupt("a stored numpy array does not have as many items as its shape asks for")
+    # Assigning a list would look into items that are sequences themselves.
+    items = np.fromiter(content, object, len(content))
+    return items.reshape(dimensions, order=order).copy("K")
+
+
+# Scalars ----------------------------------------------------------------------------------------------------
+
+_SCALARS: frozenset[type] = frozenset({np.dtype(char).type for char in "?bBhHiIlLqQefdgFDGMmV"} | {np.record})
+
+
+def _dump_scalar(p: Packer, value: np.generic) -> tuple[int, bytes]:
+    return Tag.NUMPY_SCALAR, p.pack([describe(value.dtype), _raw(p, np.asarray(value), "C")])
+
+
+# In an array, str and bytes lose the zeros they end with: they are kept as Python's.
+
+
+def _dump_str(p: Packer, value: np.str_) -> tuple[int, bytes]:
+    return Tag.NUMPY_SCALAR, p.pack(["U", str.__str__(value)])
+
+
+def _dump_bytes(p: Packer, value: np.bytes_) -> tuple[int, bytes]:
+    return Tag.NUMPY_SCALAR, p.pack(["S", bytes(value)])
+
+
+def _load_scalar(u: Unpacker, data: bytes) -> Any:
+    spec, content = u.array(data)
+    if spec == "U" and type(content) is str:
+        return np.str_(content)
+    if spec == "S" and type(content) is bytes:
+        return np.bytes_(content)
+    dtype = revive_dtype(spec)
+    if dtype.kind in "SU":
+        raise Corrupt("a stored numpy scalar of str or bytes is not written this way")
+    return _from_raw(dtype, (), "C", content)[()]
+
+
+# Tables -----------------------------------------------------------------------------------------------------
+
+
+def dumper(kind: type) -> Dumper | None:
+    """How instances of a class of numpy are packed, or None if it is not one of values."""
+    if kind is np.ndarray:
+        return _dump_array
+    if kind is np.str_:
+        return _dump_str
+    if kind is np.bytes_:
+        return _dump_bytes
+    if kind in _SCALARS:
+        return _dump_scalar
+    if issubclass(kind, np.dtype):
+        return _dump_dtype
+    if issubclass(kind, np.ma.MaskedArray):
+        raise Unsupported(
+            f"a numpy {kind.__name__} can not be saved",
+            hint="Save its .data and .mask as two arrays, or .filled(…) with a value for what is masked",
+        )
+    if issubclass(kind, np.ndarray):
+        raise Unsupported(
+            f"a numpy {kind.__name__} can not be saved: it is not a plain array",
+            hint="Save numpy.asarray(…) of it",
+        )
+    return None
+
+
+def children(value: Any) -> Iterator[tuple[str, Any]]:
+    """The items of an array of objects, each with its place."""
+    if type(value) is np.ndarray and value.dtype.char == "O":
+        for place, item in np.ndenumerate(value):
+            yield f"[{', '.join(map(str, place))}]", item
+
+
+LOADERS: dict[Tag, Callable[[Unpacker, bytes], Any]] = {
+    Tag.NDARRAY: _load_array,
+    Tag.NUMPY_SCALAR: _load_scalar,
+    Tag.NUMPY_DTYPE: _load_dtype,
+}

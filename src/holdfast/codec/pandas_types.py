@@ -1,0 +1,473 @@
+"""pandas' moments, indexes, columns and tables.
+
+A table is kept column by column, whatever blocks pandas holds it in, and every part is made again through pandas'
+own checked constructors.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+import pandas as pd
+from pandas.tseries.frequencies import to_offset
+
+from holdfast.codec.inert import Inert
+from holdfast.codec.stdlib import NotHere
+from holdfast.codec.tags import Tag
+from holdfast.errors import Corrupt, TooLarge, Unsupported
+
+if TYPE_CHECKING:
+    from holdfast.codec.packing import Dumper, Packer
+    from holdfast.codec.unpacking import Unpacker
+
+T = TypeVar("T")
+
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def _part(value: Any, kind: type) -> Any:
+    """A part of a payload that has to be of this type, or a subclass of it."""
+    if isinstance(value, Inert):
+        raise NotHere  # a part needs something this process does not have, so the whole does
+    if not isinstance(value, kind):
+        raise Corrupt(f"a part of a stored pandas value is not a {kind.__name__}")
+    return value
+
+
+# Frequencies and time zones ---------------------------------------------------------------------------------
+
+_FREQUENCY = re.compile(r"-?[0-9]{0,18}[A-Za-z]{1,8}(-[A-Z0-9]{1,8}){0,4}")
+
+
+def _frequency_text(text: str, frequency: Any, parse: Callable[[str], Any]) -> str:
+    """The short form of a frequency, if it says all there is to it."""
+    if not _FREQUENCY.fullmatch(text) or parse(text) != frequency:
+        raise Unsupported(
+            f"the pandas frequency {frequency!r} can not be saved: there is more to it than its name",
+            hint="Set the freq of the index to None, or save the parts it was made from",
+        )
+    return text
+
+
+def _parse_frequency(text: Any, parse: Callable[[str], T]) -> T:
+    if type(text) is not str or not _FREQUENCY.fullmatch(text):
+        raise Corrupt("a stored frequency is not one")
+    try:
+        return parse(text)
+    except ValueError:
+        raise NotHere from None  # releases of pandas differ in the names of frequencies
+
+
+def _period_frequency(text: str) -> Any:
+    """Periods have names of their own for frequencies, other than those of offsets."""
+    return pd.PeriodDtype(text).freq
+
+
+def _zone(p: Packer, zone: dt.tzinfo | None) -> dt.tzinfo | None:
+    try:
+        p.pack(zone)
+    except Unsupported as error:
+        raise Unsupported(
+            error.what, hint="Convert it to a zone of Python's own: .tz_convert(zoneinfo.ZoneInfo('Area/City'))"
+        ) from None
+    return zone
+
+
+# Scalars ----------------------------------------------------------------------------------------------------
+
+
+def _dump_timestamp(p: Packer, value: pd.Timestamp) -> tuple[int, bytes]:
+    moment = int(value.asm8.view(np.int64))
+    return Tag.TIMESTAMP, p.pack([moment, value.unit, _zone(p, value.tzinfo), value.fold])
+
+
+def _load_timestamp(u: Unpacker, data: bytes) -> Any:
+    moment, unit, zone, fold = u.array(data)
+    if type(moment) is not int or unit not in _UNITS or fold not in (0, 1):
+        raise Corrupt("a stored timestamp lacks its moment, unit or fold")
+    value = _part(pd.Timestamp(np.datetime64(moment, unit)), pd.Timestamp)
+    if zone is not None:
+        value = value.tz_localize(dt.UTC).tz_convert(_part(zone, dt.tzinfo))
+    return value if value.fold == fold else value.replace(fold=fold)
+
+
+def _dump_timedelta(p: Packer, value: pd.Timedelta) -> tuple[int, bytes]:
+    return Tag.PANDAS_TIMEDELTA, p.pack([int(value.asm8.view(np.int64)), value.unit])
+
+
+def _load_timedelta(u: Unpacker, data: bytes) -> Any:
+    length, unit = u.array(data, int, str)
+    if unit not in _UNITS:
+        raise Corrupt("a stored time difference lacks its unit")
+    return _part(pd.Timedelta(np.timedelta64(length, unit)), pd.Timedelta)
+
+
+def _dump_period(p: Packer, value: pd.Period) -> tuple[int, bytes]:
+    return Tag.PERIOD, p.pack([_frequency_text(value.freqstr, value.freq, _period_frequency), value.ordinal])
+
+
+def _load_period(u: Unpacker, data: bytes) -> Any:
+    text, ordinal = u.array(data, str, int)
+    return _part(pd.Period(ordinal=ordinal, freq=_parse_frequency(text, _period_frequency)), pd.Period)
+
+
+def _dump_interval(p: Packer, value: pd.Interval[Any]) -> tuple[int, bytes]:
+    return Tag.INTERVAL, p.pack([value.left, value.right, value.closed])
+
+
+def _load_interval(u: Unpacker, data: bytes) -> pd.Interval[Any]:
+    left, right, closed = u.array(data)
+    return pd.Interval(_part(left, object), _part(right, object), closed)
+
+
+# Arrays of pandas' own --------------------------------------------------------------------------------------
+
+
+def _refuse(dtype: Any) -> NoReturn:
+    raise Unsupported(
+        f"the pandas dtype {dtype} can not be saved",
+        hint="Convert it with .astype(…) to a dtype of numpy's, a nullable, string, categorical or time one, or object",
+    )
+
+
+def _values(holder: Any) -> Any:
+    """What an index or a column holds, as an array that the codec knows."""
+    if isinstance(holder.dtype, np.dtype):
+        return holder.to_numpy()
+    if type(holder.dtype) not in _EXTENSIONS:
+        _refuse(holder.dtype)
+    return holder.array
+
+
+def _dump_extension(p: Packer, array: Any) -> tuple[int, bytes]:
+    if isinstance(array.dtype, np.dtype):  # moments without a zone, or differences of moments
+        parts = ["numpy", array.to_numpy()]
+    elif type(array) is pd.arrays.NumpyExtensionArray:
+        parts = ["wrapped", array.to_numpy()]
+    elif type(array.dtype) in _EXTENSIONS:
+        parts = _EXTENSIONS[type(array.dtype)](p, array)
+    else:
+        _refuse(array.dtype)
+    return Tag.EXTENSION_ARRAY, p.pack(parts)
+
+
+def _load_extension(u: Unpacker, data: bytes) -> Any:
+    kind, *parts = u.array(data)
+    return _EXTENSION_LOADERS[kind](*parts)
+
+
+def _row(values: Any) -> Any:
+    """An array of one dimension. pandas would stretch one of none to any length."""
+    if _part(values, np.ndarray).ndim != 1:
+        raise Corrupt("a part of a stored pandas value is not a row of values")
+    return values
+
+
+def _integers(values: Any) -> Any:
+    if _row(values).dtype.kind != "i":
+        raise Corrupt("stored positions are not a row of integers")
+    return values
+
+
+def _revive_numpy(values: Any) -> Any:
+    if _row(values).dtype.kind not in "mM":
+        raise Corrupt("a stored pandas array of times holds something else")
+    return pd.array(values, dtype=values.dtype, copy=False)
+
+
+def _revive_wrapped(values: Any) -> Any:
+    return pd.arrays.NumpyExtensionArray(_row(values))
+
+
+def _dump_categorical(_: Packer, array: pd.Categorical) -> list[Any]:
+    return ["categorical", array.codes, array.categories, array.ordered]
+
+
+def _revive_categorical(codes: Any, categories: Any, ordered: Any) -> pd.Categorical:
+    dtype = pd.CategoricalDtype(_part(categories, pd.Index), _part(ordered, bool))
+    return pd.Categorical.from_codes(_integers(codes), dtype=dtype)
+
+
+def _dump_zoned(p: Packer, array: Any) -> list[Any]:
+    return ["zoned", array.to_numpy(dtype=f"M8[{array.dtype.unit}]"), _zone(p, array.dtype.tz)]
+
+
+def _revive_zoned(moments: Any, zone: Any) -> Any:
+    naive = pd.DatetimeIndex(_revive_numpy(moments))
+    return naive.tz_localize(dt.UTC).tz_convert(_part(zone, dt.tzinfo)).array
+
+
+def _dump_masked(_: Packer, array: Any) -> list[Any]:
+    """What lies under the mask is left behind: two equal arrays may differ in it."""
+    dtype = array.dtype.numpy_dtype
+    return ["masked", array.to_numpy(dtype=dtype, na_value=dtype.type(0)), array.isna()]
+
+
+_MASKED: dict[str, Any] = {
+    "b": pd.arrays.BooleanArray,
+    "i": pd.arrays.IntegerArray,
+    "u": pd.arrays.IntegerArray,
+    "f": pd.arrays.FloatingArray,
+}
+
+
+def _revive_masked(values: Any, mask: Any) -> Any:
+    if not _row(values).dtype.isnative:
+        raise Corrupt("a stored column has a dtype that no column has")
+    return _MASKED[values.dtype.kind](values, _row(mask))
+
+
+def _dump_strings(_: Packer, array: Any) -> list[Any]:
+    items = [None if missing else item for item, missing in zip(array.tolist(), array.isna(), strict=True)]
+    return ["strings", array.dtype.storage, array.dtype.na_value is pd.NA, items]
+
+
+def _revive_strings(storage: Any, uses_na: Any, items: Any) -> Any:
+    if storage not in ("python", "pyarrow") or not all(
+        item is None or isinstance(item, str) for item in _part(items, list)
+    ):
+        raise Corrupt("a stored column of strings holds something else")
+    try:
+        dtype = pd.StringDtype(storage) if uses_na else pd.StringDtype(storage, na_value=np.nan)
+    except (ImportError, TypeError):
+        raise NotHere from None  # pyarrow is not installed, or pandas is too old for the second form
+    return pd.array(items, dtype=dtype)
+
+
+def _dump_periods(_: Packer, array: Any) -> list[Any]:
+    return ["periods", _frequency_text(array.freqstr, array.freq, _period_frequency), array.asi8]
+
+
+def _revive_periods(text: Any, ordinals: Any) -> Any:
+    frequency = _parse_frequency(text, _period_frequency)
+    return pd.arrays.PeriodArray(_integers(ordinals), dtype=pd.PeriodDtype(frequency))
+
+
+def _dump_intervals(_: Packer, array: Any) -> list[Any]:
+    return ["intervals", array.left, array.right, array.closed]
+
+
+def _revive_intervals(left: Any, right: Any, closed: Any) -> Any:
+    if isinstance(left, pd.RangeIndex) or isinstance(right, pd.RangeIndex):
+        raise Corrupt("a stored column of intervals has a range for its ends")  # which may be endless
+    return pd.arrays.IntervalArray.from_arrays(_part(left, pd.Index), _part(right, pd.Index), closed)
+
+
+_EXTENSIONS: dict[type, Callable[[Packer, Any], list[Any]]] = {
+    pd.CategoricalDtype: _dump_categorical,
+    pd.DatetimeTZDtype: _dump_zoned,
+    pd.StringDtype: _dump_strings,
+    pd.PeriodDtype: _dump_periods,
+    pd.IntervalDtype: _dump_intervals,
+    **dict.fromkeys((pd.BooleanDtype, pd.Float32Dtype, pd.Float64Dtype), _dump_masked),
+    **dict.fromkeys((pd.Int8Dtype, pd.Int16Dtype, pd.Int32Dtype, pd.Int64Dtype), _dump_masked),
+    **dict.fromkeys((pd.UInt8Dtype, pd.UInt16Dtype, pd.UInt32Dtype, pd.UInt64Dtype), _dump_masked),
+}
+_EXTENSION_LOADERS: dict[str, Callable[..., Any]] = {
+    "numpy": _revive_numpy,
+    "wrapped": _revive_wrapped,
+    "categorical": _revive_categorical,
+    "zoned": _revive_zoned,
+    "strings": _revive_strings,
+    "masked": _revive_masked,
+    "periods": _revive_periods,
+    "intervals": _revive_intervals,
+}
+
+
+# Indexes ----------------------------------------------------------------------------------------------------
+
+
+def _dump_index(p: Packer, index: pd.Index[Any]) -> tuple[int, bytes]:
+    frequency = index.freq if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex) else None
+    parts = ["values", index.name, _values(index)]
+    if frequency is not None:
+        parts = ["regular", *parts[1:], _frequency_text(frequency.freqstr, frequency, to_offset)]
+        try:
+            _revive_regular(*parts[1:])
+        except ValueError:
+            raise Unsupported(
+                f"the freq of a pandas index says {frequency!r}, and the values do not follow it",
+                hint="Set the freq of the index to None",
+            ) from None
+    return Tag.INDEX, p.pack(parts)
+
+
+def _revive_values(name: Any, values: Any) -> pd.Index[Any]:
+    array = _array(values)
+    index: pd.Index[Any] = pd.Index(array, dtype=array.dtype, name=name, copy=False, tupleize_cols=False)
+    if index.dtype != array.dtype:
+        raise Corrupt("a stored pandas index has a dtype that no index has")
+    return index
+
+
+def _array(values: Any) -> Any:
+    if isinstance(values, pd.api.extensions.ExtensionArray):
+        return values
+    return _row(values)
+
+
+def _revive_regular(name: Any, values: Any, frequency: Any) -> pd.Index[Any]:
+    index = _revive_values(name, values)
+    if not isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
+        raise Corrupt("a stored pandas index has a frequency and no times")
+    return type(index)(index, freq=_parse_frequency(frequency, to_offset), name=name)
+
+
+def _dump_range(p: Packer, index: pd.RangeIndex) -> tuple[int, bytes]:
+    return Tag.INDEX, p.pack(["range", index.name, index.start, index.stop, index.step])
+
+
+def _revive_range(name: Any, start: Any, stop: Any, step: Any) -> pd.RangeIndex:
+    return pd.RangeIndex(_part(start, int), _part(stop, int), _part(step, int), name=name)
+
+
+_MAX_LEVEL = 1 << 24
+
+
+def _level(level: Any) -> Any:
+    """A level of a MultiIndex, if pandas can look through it: a range takes no bytes and may be endless."""
+    if isinstance(level, pd.RangeIndex) and len(level) > _MAX_LEVEL:
+        raise TooLarge(
+            f"a level of a pandas MultiIndex is a range of {len(level)} labels",
+            hint="Drop those that are not used with .remove_unused_levels()",
+        )
+    return level
+
+
+def _dump_multi(p: Packer, index: Any) -> tuple[int, bytes]:
+    levels = [_level(level.rename(None)) for level in index.levels]
+    if not all(level.is_unique for level in levels):
+        raise Unsupported(
+            "a pandas MultiIndex whose levels hold a value twice can not be saved",
+            hint="Make it anew with MultiIndex.from_tuples(…)",
+        )
+    return Tag.INDEX, p.pack(["multi", list(index.names), levels, list(index.codes), index.sortorder])
+
+
+def _revive_multi(names: Any, levels: Any, codes: Any, sort_order: Any) -> pd.MultiIndex:
+    return pd.MultiIndex(
+        levels=[_level(_part(level, pd.Index)) for level in levels],
+        codes=[_integers(row) for row in codes],
+        names=names,
+        sortorder=sort_order,
+    )
+
+
+_INDEX_LOADERS: dict[str, Callable[..., Any]] = {
+    "values": _revive_values,
+    "regular": _revive_regular,
+    "range": _revive_range,
+    "multi": _revive_multi,
+}
+
+
+def _load_index(u: Unpacker, data: bytes) -> Any:
+    kind, *parts = u.array(data)
+    return _INDEX_LOADERS[kind](*parts)
+
+
+# Series and tables ------------------------------------------------------------------------------------------
+
+
+def _extras(holder: Any) -> list[Any]:
+    return [holder.attrs, holder.flags.allows_duplicate_labels]
+
+
+def _set_extras(holder: Any, attrs: Any, duplicates: Any) -> None:
+    holder.attrs = _part(attrs, dict)
+    if not _part(duplicates, bool):
+        holder.flags.allows_duplicate_labels = False
+
+
+def _dump_series(p: Packer, series: pd.Series[Any]) -> tuple[int, bytes]:
+    return Tag.SERIES, p.pack([series.name, series.index, _values(series), *_extras(series)])
+
+
+def _load_series(u: Unpacker, data: bytes) -> pd.Series[Any]:
+    name, index, values, *extras = u.array(data)
+    series = _column(_part(index, pd.Index), values)
+    series.name = name
+    _set_extras(series, *extras)
+    return series
+
+
+def _column(index: pd.Index[Any], values: Any) -> pd.Series[Any]:
+    array = _array(values)
+    series: pd.Series[Any] = pd.Series(array, index=index, dtype=array.dtype, copy=False)
+    if series.dtype != array.dtype:
+        raise Corrupt("a stored pandas column has a dtype that no column has")
+    return series
+
+
+def _dump_table(p: Packer, table: pd.DataFrame) -> tuple[int, bytes]:
+    columns = [_values(column) for _, column in table.items()]
+    return Tag.DATAFRAME, p.pack([table.index, table.columns, columns, *_extras(table)])
+
+
+def _load_table(u: Unpacker, data: bytes) -> pd.DataFrame:
+    index, labels, columns, *extras = u.array(data)
+    if len(_part(labels, pd.Index)) != len(columns):
+        raise Corrupt("a stored pandas table does not have as many columns as labels")
+    index = _part(index, pd.Index)
+    # Labels may repeat, so the columns go in by number and are given their labels afterwards.
+    table = pd.DataFrame({i: _column(index, values) for i, values in enumerate(columns)}, index=index)
+    table.columns = labels
+    _set_extras(table, *extras)
+    return table
+
+
+# What arrays.py offers --------------------------------------------------------------------------------------
+
+_DUMPERS: dict[type, Dumper] = {
+    pd.Timestamp: _dump_timestamp,
+    pd.Timedelta: _dump_timedelta,
+    pd.Period: _dump_period,
+    pd.Interval: _dump_interval,
+    type(pd.NaT): lambda *_: (Tag.NAT, b""),
+    type(pd.NA): lambda *_: (Tag.PANDAS_NA, b""),
+    pd.Series: _dump_series,
+    pd.DataFrame: _dump_table,
+    pd.RangeIndex: _dump_range,
+    pd.MultiIndex: _dump_multi,
+    **dict.fromkeys((pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.CategoricalIndex), _dump_index),
+    **dict.fromkeys((pd.PeriodIndex, pd.IntervalIndex), _dump_index),
+}
+
+LOADERS: dict[Tag, Callable[[Unpacker, bytes], Any]] = {
+    Tag.TIMESTAMP: _load_timestamp,
+    Tag.PANDAS_TIMEDELTA: _load_timedelta,
+    Tag.PERIOD: _load_period,
+    Tag.INTERVAL: _load_interval,
+    Tag.NAT: lambda *_: pd.NaT,
+    Tag.PANDAS_NA: lambda *_: pd.NA,
+    Tag.EXTENSION_ARRAY: _load_extension,
+    Tag.INDEX: _load_index,
+    Tag.SERIES: _load_series,
+    Tag.DATAFRAME: _load_table,
+}
+
+
+def dumper(kind: type) -> Dumper | None:
+    """How instances of a class of pandas are packed, or None if it is not one of values."""
+    if issubclass(kind, pd.api.extensions.ExtensionArray):
+        return _dump_extension
+    return _DUMPERS.get(kind)
+
+
+def children(value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a table, series or index, each with what its path gains."""
+    if isinstance(value, pd.DataFrame):
+        yield ".columns", value.columns
+        for label, column in value.items():
+            yield f"[{label!r}]", column
+    if isinstance(value, pd.DataFrame | pd.Series):
+        yield ".index", value.index
+        yield ".attrs", value.attrs
+    if isinstance(value, pd.Series | pd.Index) and value.dtype == object:
+        for i, item in enumerate(value.to_numpy()):
+            yield f"[{i}]", item
