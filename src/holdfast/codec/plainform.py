@@ -1,0 +1,223 @@
+"""Packed bytes as JSON for people: what a value says, without the marks that say what it is.
+
+Not lossless: a tuple looks like a list, a Decimal like text, long bytes are summed up. Use `jsonform` for
+anything that has to be read back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Callable
+from itertools import product
+from operator import mul
+from typing import Any
+
+from holdfast.codec.inert import Inert
+from holdfast.codec.jsonform import guarded, is_mark, to_json
+from holdfast.codec.jsonmarks import from_base64
+
+_SHORT = 64
+"""Up to so many bytes are shown; of more, how many there are and a digest, so that a comparison sees a change."""
+
+
+@guarded
+def to_plain(packed: bytes) -> Any:
+    """Packed bytes as a tree of JSON values that a person reads easily. There is no way back from it.
+
+    Raises `Corrupt` or `TooDeep` for bytes that `Codec.pack` did not write.
+    """
+    return _plain(to_json(packed))
+
+
+def _plain(tree: Any) -> Any:
+    if type(tree) is list:
+        return [_plain(item) for item in tree]
+    if type(tree) is not dict:
+        return tree
+    if not is_mark(tree):
+        return {key: _plain(item) for key, item in tree.items()}
+    ((mark, content),) = tree.items()
+    if mark[1].isupper():
+        return _known(mark[1:], content)
+    return _PLAIN.get(mark, _plain)(content)
+
+
+def _text(tree: Any) -> str:
+    """A part of the tree as text."""
+    plain = _plain(tree)
+    return plain if type(plain) is str else json.dumps(plain, ensure_ascii=False)
+
+
+def _name(ref: str) -> str:
+    """`State` of `app.models:Outer.State`."""
+    return ref.rpartition(":")[2].rpartition(".")[2]
+
+
+def _float(text: str) -> str:
+    return {"inf": "Infinity", "-inf": "-Infinity"}.get(text, "NaN")
+
+
+def _bytes(text: str, kind: str = "") -> str:
+    data = from_base64(text)
+    if len(data) <= _SHORT and not kind:
+        return text
+    return f"<{kind}{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:16]}>"
+
+
+def _mapping(tree: Any) -> Any:
+    """An object, with the text of each key; a list of pairs if two keys have the same."""
+    pairs = list(tree.items()) if type(tree) is dict else tree
+    shown = {_text(key): _plain(item) for key, item in pairs}
+    return shown if len(shown) == len(pairs) else [[_plain(key), _plain(item)] for key, item in pairs]
+
+
+def _moment(content: Any) -> str:
+    if type(content) is str:
+        return content
+    text, zone, _fold = content
+    return _text(text) if zone is None else f"{_text(text)}[{_text(zone)}]"
+
+
+def _complex(content: Any) -> str:
+    real, imaginary = map(_text, content)
+    return f"{real}{'' if imaginary.startswith('-') else '+'}{imaginary}j"
+
+
+def _exception(content: Any) -> str:
+    ref, fields = content
+    args = fields.get("args")
+    said = ", ".join(map(_text, args)) if type(args) is list else ""
+    return f"{_name(ref)}: {said}" if said else _name(ref)
+
+
+def _model(content: Any) -> Any:
+    ref, fields, *options = content
+    fields = _plain(fields)
+    for option in options:
+        fields |= _plain(option.get("extra", {}))
+    return _message(fields) if ref.startswith("langchain_core.messages.") else fields
+
+
+def _known(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    fields = {key: _plain(item) for key, item in content.items()}
+    if "content" in fields:
+        return _message(fields)
+    return {"type": name} | {key: item for key, item in fields.items() if item is not None}
+
+
+def _message(fields: dict[str, Any]) -> dict[str, Any]:
+    """A message: its type and content first, and of the rest what is not empty."""
+    first = {key: fields[key] for key in ("type", "content") if key in fields}
+    return first | {key: item for key, item in fields.items() if item not in (None, "", [], {})}
+
+
+def _ext(content: Any) -> str:
+    tag, text = content
+    return _bytes(text, f"{Inert(tag, b'').type_name}, ")
+
+
+# numpy and pandas, without either of them -----------------------------------------------------------------------
+
+_NUMBERS = {
+    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+    "f2": "e", "f4": "f", "f8": "d",
+}  # fmt: skip
+_FEW = 100
+_MAX_AXES = 64
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def _where_known(show: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Shows a list of parts, or just the parts where they are of a kind or size it was not made for."""
+
+    def shown(content: Any) -> Any:
+        try:
+            return show(*content)
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, struct.error):
+            return _plain(content)
+
+    return shown
+
+
+def _numbers(spec: str, content: dict[str, str]) -> list[Any]:
+    data = from_base64(content["$bytes"])
+    code = _NUMBERS[spec[1:]]
+    numbers = struct.unpack(f"{spec[0].replace('|', '=')}{len(data) // struct.calcsize('=' + code)}{code}", data)
+    return [number if math.isfinite(number) else _float(str(number)) for number in numbers]
+
+
+def _array(spec: str, shape: list[int], order: str, content: Any) -> Any:
+    items = _plain(content) if spec == "|O" else _numbers(spec, content)
+    if len(items) > _FEW or len(items) != math.prod(shape) or len(shape) > _MAX_AXES:
+        raise ValueError
+    if not items:
+        return []
+    if order == "F":  # the first axis runs fastest
+        steps = [math.prod(shape[:i]) for i in range(len(shape))]
+        items = [items[sum(map(mul, index, steps))] for index in product(*map(range, shape))]
+    for size in reversed(shape[1:]):
+        items = [items[i : i + size] for i in range(0, len(items), size)]
+    return items if shape else items[0]
+
+
+def _scalar(spec: str, content: Any) -> Any:
+    if spec in ("U", "S"):
+        return _plain(content)
+    (number,) = _numbers(spec, content)
+    return number
+
+
+def _timestamp(ticks: int, unit: str, zone: Any, _fold: int) -> str:
+    seconds, rest = divmod(ticks, _TICKS[unit])
+    text = (dt.datetime(1970, 1, 1) + dt.timedelta(seconds=seconds)).isoformat()  # noqa: DTZ001
+    if rest:
+        text += f".{rest:0{len(str(_TICKS[unit])) - 1}}"
+    return text if zone is None else f"{text}Z[{_text(zone)}]"
+
+
+def _nth(i: int) -> Callable[[Any], Any]:
+    return lambda content: _plain(content[i])
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "$object": _mapping,
+    "$dict": _mapping,
+    "$ordereddict": _mapping,
+    "$counter": _mapping,
+    "$float": _float,
+    "$str": lambda text: text.replace("\\\\", "\\"),
+    "$bytes": _bytes,
+    "$bytearray": _bytes,
+    "$complex": _complex,
+    "$range": lambda parts: f"range({', '.join(map(_text, parts))})",
+    "$fraction": lambda parts: "/".join(map(_text, parts)),
+    "$datetime": _moment,
+    "$time": _moment,
+    "$timedelta": lambda parts: str(dt.timedelta(*parts)),
+    "$timezone": lambda content: content if type(content) is str else _text(content[1]),
+    "$path": _nth(1),
+    "$regex": _nth(0),
+    "$ipaddress": _nth(1),
+    "$deque": _nth(1),
+    "$defaultdict": _nth(1),
+    "$dataclass": _nth(1),
+    "$attrs": _nth(1),
+    "$namedtuple": _nth(1),
+    "$registered": _nth(1),
+    "$shaped": _nth(1),
+    "$pydantic": _model,
+    "$pydantic_v1": _model,
+    "$enum": lambda parts: f"{_name(parts[0])}.{parts[1]}",
+    "$flag": lambda parts: f"{_name(parts[0])}({_text(parts[1])})",
+    "$exception": _exception,
+    "$ext": _ext,
+    "$ndarray": _where_known(_array),
+    "$numpy_scalar": _where_known(_scalar),
+    "$timestamp": _where_known(_timestamp),
+    "$nat": lambda _: "NaT",
+    "$pandas_na": lambda _: "NA",
+}
