@@ -1,0 +1,211 @@
+"""The difference of two packed values, as the operation that turns one into the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.codec import wire
+from holdfast.model import sequences
+from holdfast.model.objects import LARGE, is_stub, stub_of
+from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set
+from holdfast.model.packed import Packed, PackedMap, as_items, as_map, flatten
+
+_SHORT = 64
+"""A value of so few bytes is replaced whole: describing an edit would take as many."""
+
+_LONG_TEXT = 256
+"""A string of fewer bytes is replaced whole."""
+
+_MANY_LINES = 2048
+"""Where so many bytes in the middle of a text differ, it is compared line by line."""
+
+_PART = 6
+"""About how many bytes a part of an edit takes besides its payload."""
+
+_NOTHING = EditMap()
+"""The edit of a list or dict that turns out to be the same."""
+
+ListParts = list["Keep | Change | tuple[bytes, ...]"]
+
+
+def diff(old: Packed, new: Packed) -> Operation | None:
+    """The operation that turns `old` into `new`, or None if they are the same value."""
+    if isinstance(new, bytes):
+        if new == old or (isinstance(old, bytes) and is_stub(old) and old == stub_of(new).encode()):
+            return None
+        if len(new) < _SHORT:
+            return Set(new)
+    edit = _edit(old, new)
+    if edit == _NOTHING:
+        return None
+    if edit is None or _weight(edit) >= _size(new):
+        return Set(flatten(new))
+    return edit
+
+
+def diff_maps(old: PackedMap, new: PackedMap) -> EditMap:
+    """The same for two dicts, or two states; an empty edit if they are the same."""
+    removed = tuple(key for key in old if key not in new)
+    put: list[tuple[bytes, Operation]] = []
+    for key, value in new.items():
+        before = old.get(key)
+        change: Operation | None = Set(flatten(value)) if before is None else diff(before, value)
+        if change is not None:
+            put.append((key, change))
+    return EditMap(removed, tuple(put), _moved(old, new))
+
+
+def _edit(old: Packed, new: Packed) -> Operation | None:
+    """The edit of a part of the value, where both are of a kind that has parts."""
+    old_items, new_items = as_items(old), as_items(new)
+    if old_items is not None and new_items is not None:
+        return _diff_lists(old_items, new_items)
+    old_map, new_map = as_map(old), as_map(new)
+    if old_map is not None and new_map is not None:
+        return diff_maps(old_map, new_map)
+    if isinstance(old, bytes) and isinstance(new, bytes) and len(old) >= _LONG_TEXT:
+        for is_kind in (wire.is_str, wire.is_bin):
+            if is_kind(old) and is_kind(new):
+                return _diff_text(wire.content(old), wire.content(new))
+    return None
+
+
+# Dicts --------------------------------------------------------------------------------------------------------
+
+
+def _moved(old: PackedMap, new: PackedMap) -> tuple[bytes, ...]:
+    """The keys that must go to the end, in order, to bring the edited dict into the new one's order."""
+    order = list(new)
+    kept = [key for key in old if key in new]
+    if order[: len(kept)] == kept:
+        return ()
+    place = {key: i for i, key in enumerate(kept)}
+    last = -1
+    for i, key in enumerate(order):
+        if place.get(key, -1) <= last:
+            return tuple(order[i:])
+        last = place[key]
+    return ()
+
+
+# Lists --------------------------------------------------------------------------------------------------------
+
+
+def _diff_lists(old: list[bytes], new: list[bytes]) -> Operation:
+    start = sequences.common_prefix(old, new)
+    if start == len(old) == len(new):
+        return _NOTHING
+    end = sequences.common_suffix(old, new, start)
+    old_end, new_end = len(old) - end, len(new) - end
+    if any(map(is_stub, old[start:old_end])):
+        as_stubs = [stub_of(item).encode() if len(item) > LARGE else item for item in new]
+        if as_stubs != new:
+            return _diff_lists(old, as_stubs)
+    parts: ListParts = [Keep(0, start)] if start else []
+    done = start
+    reached = start  # where in the old list the last kept run ended
+    for run in sequences.copies(old[start:old_end], new[start:new_end]):
+        at = start + run.at
+        _add_new(parts, old[reached : start + run.start], new[done:at], reached)
+        parts.append(Keep(start + run.start, run.length))
+        done, reached = at + run.length, start + run.start + run.length
+    _add_new(parts, old[reached:old_end], new[done:new_end], reached)
+    if end:
+        parts.append(Keep(old_end, end))
+    return EditList(_joined(parts))
+
+
+def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int) -> None:
+    """Add items that are not in the old list; where as many went as came, see whether they were only changed."""
+    if not fresh:
+        return
+    if len(gone) != len(fresh):
+        parts.append(tuple(fresh))
+        return
+    for i, (before, after) in enumerate(zip(gone, fresh, strict=True)):
+        change = diff(before, after)
+        if change is None or isinstance(change, Set):
+            parts.append((after,))
+        else:
+            parts.append(Change(index + i, change))
+
+
+def _joined(parts: ListParts) -> tuple[Keep | Change | tuple[bytes, ...], ...]:
+    """The same parts, neighbours that continue each other made one."""
+    joined: ListParts = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, Keep) and isinstance(last, Keep) and last.start + last.length == part.start:
+            joined[-1] = Keep(last.start, last.length + part.length)
+        elif _is_new(part) and _is_new(last):
+            joined[-1] = (*last, *part)  # type: ignore[misc]
+        else:
+            joined.append(part)
+    return tuple(joined)
+
+
+def _is_new(part: object) -> bool:
+    return type(part) is tuple
+
+
+# Text ---------------------------------------------------------------------------------------------------------
+
+
+def _diff_text(old: bytes, new: bytes) -> EditText:
+    start = sequences.common_prefix_bytes(old, new)
+    end = sequences.common_suffix_bytes(old, new, start)
+    old_middle, new_middle = old[start : len(old) - end], new[start : len(new) - end]
+    parts: list[Keep | bytes] = [Keep(0, start)] if start else []
+    if min(len(old_middle), len(new_middle)) > _MANY_LINES:
+        parts += _diff_lines(old_middle, new_middle, start)
+    elif new_middle:
+        parts.append(new_middle)
+    if end:
+        parts.append(Keep(len(old) - end, end))
+    return EditText(tuple(parts))
+
+
+def _diff_lines(old: bytes, new: bytes, offset: int) -> list[Keep | bytes]:
+    old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    starts = [offset]
+    for line in old_lines:
+        starts.append(starts[-1] + len(line))
+    parts: list[Keep | bytes] = []
+    done = 0
+    for run in sequences.copies(old_lines, new_lines):
+        if done < run.at:
+            parts.append(b"".join(new_lines[done : run.at]))
+        parts.append(Keep(starts[run.start], starts[run.start + run.length] - starts[run.start]))
+        done = run.at + run.length
+    if done < len(new_lines):
+        parts.append(b"".join(new_lines[done:]))
+    return parts
+
+
+# How large an edit is, beside the value itself -----------------------------------------------------------------
+
+
+def _weight(operation: Operation) -> int:
+    if isinstance(operation, Set):
+        return _PART + len(operation.value)
+    if isinstance(operation, EditMap):
+        keys = sum(map(len, operation.removed)) + sum(map(len, operation.moved))
+        return keys + sum(_PART + len(key) + _weight(change) for key, change in operation.put)
+    weight = 0
+    for part in operation.parts:
+        weight += _PART
+        if isinstance(part, bytes):
+            weight += len(part)
+        elif isinstance(part, Change):
+            weight += _weight(part.operation)
+        elif not isinstance(part, Keep):
+            weight += sum(map(len, part))
+    return weight
+
+
+def _size(packed: Packed) -> int:
+    if isinstance(packed, bytes):
+        return len(packed)
+    if isinstance(packed, list):
+        return sum(map(len, packed))
+    return sum(len(key) + _size(value) for key, value in packed.items())

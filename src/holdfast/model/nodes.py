@@ -1,0 +1,223 @@
+"""Nodes: the folded form of a state.
+
+A long tail of operations is folded into nodes. The items of a list lie in *segments* of about 64, each item with its
+origin, the step that wrote it; the entries of a dict lie in *leaves*, ordered by key. Above them stand small *indexes*,
+so that any part of a state is a short path away and a change rewrites only that path. A node is data, index and unit of
+compression at once.
+
+A node's id is a digest of its content, and an index holds its children's ids: the id of a state's root node stands for
+the whole state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import MsgspecError
+from msgspec.msgpack import decode, encode
+
+from holdfast.codec import wire
+from holdfast.errors import Corrupt
+
+NodeId: TypeAlias = bytes
+
+FANOUT = 64
+"""How many items, entries or children a node has at most."""
+
+NODE_BYTES = 128 << 10
+"""How many bytes a segment or leaf has at most, unless a single item has more."""
+
+_ID_SIZE = 20
+
+
+class Origin(NamedTuple):
+    """The step that wrote a value."""
+
+    branch: int
+    seq: int
+
+
+class Child(NamedTuple):
+    """A node as its parent knows it.
+
+    `size` counts the items or entries below it, `height` the levels (a segment or leaf has 0). `digest` covers the
+    items but not their origins: a writer that packs a state anew sees from it which segments it need not read. `last`
+    is the greatest key below it, for dicts.
+    """
+
+    id: NodeId
+    height: int
+    size: int
+    digest: bytes
+    last: bytes = b""
+
+
+class Item(NamedTuple):
+    """An item of a list and the step that wrote it."""
+
+    value: bytes
+    origin: Origin
+
+
+class ListRoot(NamedTuple):
+    """A list in folded form. An empty one has no node."""
+
+    child: Child | None
+
+
+class MapRoot(NamedTuple):
+    """A dict in folded form. `ranks` is how many places in the order were ever given out."""
+
+    child: Child | None
+    ranks: int
+
+
+Slot: TypeAlias = bytes | ListRoot | MapRoot
+"""What an entry of a dict holds: a packed value, or a list or dict in nodes of its own."""
+
+
+class Entry(NamedTuple):
+    """An entry of a dict: packed key, place in the dict's order, value, and the step that wrote it."""
+
+    key: bytes
+    rank: int
+    slot: Slot
+    origin: Origin
+
+
+class Segment(NamedTuple):
+    """Items of a list."""
+
+    items: tuple[Item, ...]
+
+
+class Leaf(NamedTuple):
+    """Entries of a dict, by `sort_key`."""
+
+    entries: tuple[Entry, ...]
+
+
+class Index(NamedTuple):
+    """Nodes of one height below."""
+
+    children: tuple[Child, ...]
+
+
+Node: TypeAlias = Segment | Leaf | Index
+
+
+def sort_key(key: bytes) -> bytes:
+    """Where a packed key sorts: strings by their text, so that a prefix is a range; other keys before them."""
+    return b"\x01" + wire.content(key) if wire.is_str(key) else b"\x00" + key
+
+
+# Stored form --------------------------------------------------------------------------------------------------
+
+_SEGMENT, _LEAF, _INDEX = range(3)
+_VALUE, _LIST, _MAP = range(3)
+
+
+def encode_node(node: Node) -> tuple[NodeId, bytes]:
+    """A node's id and its stored form."""
+    if isinstance(node, Segment):
+        columns: list[Any] = [_SEGMENT, [item.value for item in node.items], _origins(node.items)]
+    elif isinstance(node, Leaf):
+        slots = [_slot(entry.slot) for entry in node.entries]
+        ranks = [entry.rank for entry in node.entries]
+        columns = [_LEAF, [entry.key for entry in node.entries], ranks, slots, _origins(node.entries)]
+    else:
+        columns = [_INDEX, [list(child) for child in node.children]]
+    data = encode(columns)
+    return _digest(data), data
+
+
+def decode_node(id: NodeId, data: bytes) -> Node:
+    """A node from its stored form, which must be the one that its id names."""
+    if _digest(data) != id:
+        raise Corrupt("a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup")
+    wire.check_depth(data)
+    try:
+        kind, *columns = decode(data)
+        if kind == _SEGMENT:
+            values, origins = columns
+            return Segment(tuple(map(Item, map(_bytes, values), _pairs(origins))))
+        if kind == _LEAF:
+            keys, ranks, slots, origins = columns
+            return Leaf(tuple(map(Entry, map(_bytes, keys), ranks, map(_parse_slot, slots), _pairs(origins))))
+        if kind == _INDEX:
+            return Index(tuple(_child(*child) for child in columns[0]))
+    except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
+        raise Corrupt(f"not the stored form of a node: {error}", where=id.hex()) from None
+    raise Corrupt(f"a node of unknown kind {kind!r}", where=id.hex())
+
+
+def encode_root(root: MapRoot) -> bytes:
+    """The stored form of a whole state's root."""
+    return encode(_slot(root))
+
+
+def decode_root(data: bytes) -> MapRoot:
+    """A state's root from its stored form."""
+    try:
+        root = _parse_slot(decode(data))
+    except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
+        raise Corrupt(f"not the stored form of a state's root: {error}") from None
+    if not isinstance(root, MapRoot):
+        raise Corrupt("not the stored form of a state's root")
+    return root
+
+
+def _slot(slot: Slot) -> list[Any]:
+    if isinstance(slot, bytes):
+        return [_VALUE, slot]
+    if isinstance(slot, ListRoot):
+        return [_LIST, slot.child and list(slot.child)]
+    return [_MAP, slot.child and list(slot.child), slot.ranks]
+
+
+def _parse_slot(parts: Any) -> Slot:
+    kind, *rest = parts
+    if kind == _VALUE:
+        return _bytes(*rest)
+    child = None if rest[0] is None else _child(*rest[0])
+    if kind == _LIST:
+        return ListRoot(child)
+    if kind == _MAP:
+        return MapRoot(child, _number(rest[1]))
+    raise ValueError(f"slot {kind!r}")
+
+
+def _child(id: Any, height: Any, size: Any, digest: Any, last: Any) -> Child:
+    return Child(_bytes(id), _number(height), _number(size), _bytes(digest), _bytes(last))
+
+
+def _origins(rows: Sequence[Item] | Sequence[Entry]) -> list[int]:
+    return [number for row in rows for number in row.origin]
+
+
+def _pairs(origins: Any) -> list[Origin]:
+    numbers = list(map(_number, origins))
+    return list(map(Origin, numbers[::2], numbers[1::2]))
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError("a packed value is not bytes")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a number is not one")
+    return value
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:_ID_SIZE]
+
+
+def digest_items(values: Sequence[bytes]) -> bytes:
+    """What a segment's parent knows of its items: a digest of all of them, without origins."""
+    return _digest(b"".join(hashlib.sha256(value).digest() for value in values))

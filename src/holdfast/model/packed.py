@@ -1,0 +1,110 @@
+"""States as packed bytes, taken apart as far as it pays.
+
+A packed value is bytes. A long list is better held as the list of its packed items, and a large dict as its packed
+values by packed key, so that two states can be compared and changed piece by piece. Which form a value is in never
+matters to what it *is*: `flatten` gives the same bytes for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, TypeAlias
+
+from holdfast.codec import Codec, wire
+from holdfast.errors import HoldfastError, Invalid
+
+Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
+"""A packed value: whole, as items, or as values by packed key."""
+
+PackedMap: TypeAlias = "dict[bytes, Packed]"
+"""A packed state: its channels by packed name."""
+
+SMALL = 1024
+"""A dict of fewer packed bytes than this is kept whole."""
+
+STUB = b"\xc1\xc1"
+"""How the bytes start that stand for a large value kept beside the line. No packed value starts like this."""
+
+_NUMBERS = frozenset({int, float, bool, NoneType})
+_SCALARS = _NUMBERS | {str, bytes}
+
+
+def pack_state(codec: Codec, state: Mapping[str, Any]) -> PackedMap:
+    """A state, packed. Errors name the path from the top of it."""
+    for name in state:
+        if type(name) is not str:
+            raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
+    try:
+        return _pack_map(codec, dict(state))
+    except HoldfastError:
+        codec.pack(dict(state))  # fails for the same reason, and knows the whole path
+        raise
+
+
+def unpack_state(codec: Codec, packed: PackedMap) -> dict[str, Any]:
+    """A packed state as fresh objects."""
+    return {name: unpack(codec, value) for name, value in zip(codec.unpack_items(packed), packed.values(), strict=True)}
+
+
+def unpack(codec: Codec, packed: Packed) -> Any:
+    """The value in any of the forms, as fresh objects."""
+    if isinstance(packed, bytes):
+        return codec.unpack(packed)
+    if isinstance(packed, list):
+        return codec.unpack_items(packed)
+    keys = codec.unpack_items(packed)
+    return {key: unpack(codec, value) for key, value in zip(keys, packed.values(), strict=True)}
+
+
+def _pack_map(codec: Codec, value: dict[Any, Any]) -> PackedMap:
+    """Large containers are taken apart; everything else is packed in one batch."""
+    packed: PackedMap = {}
+    whole: dict[bytes, Any] = {}
+    for key, item in zip(codec.pack_items(value), value.values(), strict=True):
+        packed[key] = b""  # keeps the key's place in the order
+        if type(item) is list and item and not _NUMBERS.issuperset(map(type, item)):
+            packed[key] = codec.pack_items(item)
+        elif type(item) is dict and len(item) > 16 and _SCALARS.issuperset(map(type, item)):
+            packed[key] = _pack_map(codec, item)
+        else:
+            whole[key] = item
+    for (key, item), data in zip(whole.items(), codec.pack_items(whole.values()), strict=True):
+        apart = as_map(data) if type(item) is dict and len(data) >= SMALL else None
+        packed[key] = data if apart is None else apart
+    return packed
+
+
+def flatten(packed: Packed) -> bytes:
+    """The packed bytes of the whole value."""
+    if isinstance(packed, bytes):
+        return packed
+    if isinstance(packed, list):
+        return wire.top(wire.join_array(list(map(inner, packed))))
+    return wire.join_map([(key, inner(flatten(value))) for key, value in packed.items()])
+
+
+def inner(packed: bytes) -> bytes:
+    """Packed bytes as they stand inside others. A stub has no such form: what it stands for must be put in first."""
+    if packed.startswith(STUB):
+        raise Invalid("a stub stands for a large value that was not fetched")
+    return wire.inner(packed)
+
+
+def as_items(packed: Packed) -> list[bytes] | None:
+    """The packed items of a list in any form; None if it is no list."""
+    if isinstance(packed, list):
+        return packed
+    if isinstance(packed, dict) or packed.startswith((wire.SHAPED_MARK, STUB)):
+        return None
+    data = packed.removeprefix(wire.ESCAPE)
+    return list(map(wire.top, wire.split_array(data))) if wire.is_array(data) else None
+
+
+def as_map(packed: Packed) -> PackedMap | None:
+    """The packed values of a dict in any form, by packed key; None if it is no dict."""
+    if isinstance(packed, dict):
+        return packed
+    if isinstance(packed, list) or not wire.is_map(packed):
+        return None
+    return {key: wire.top(value) for key, value in wire.split_map(packed)}

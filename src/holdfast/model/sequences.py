@@ -1,0 +1,140 @@
+"""What two sequences share: the ground for differences and merges of lists and of texts.
+
+Items are compared as bytes, without Python code per item where they are equal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import compress, count
+from operator import ne
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """`length` items from `start` on in the old sequence stand at `at` in the new one."""
+
+    start: int
+    at: int
+    length: int
+
+
+def common_prefix(old: Sequence[bytes], new: Sequence[bytes]) -> int:
+    """How many items both start with."""
+    return next(compress(count(), map(ne, old, new)), min(len(old), len(new)))
+
+
+def common_suffix(old: Sequence[bytes], new: Sequence[bytes], after: int) -> int:
+    """How many items both end with, not counting the first `after` of either."""
+    limit = min(len(old), len(new)) - after
+    return min(limit, next(compress(count(), map(ne, reversed(old), reversed(new))), limit))
+
+
+def common_prefix_bytes(old: bytes, new: bytes) -> int:
+    """How many bytes both start with."""
+    limit = min(len(old), len(new))
+    differing = int.from_bytes(old[:limit], "big") ^ int.from_bytes(new[:limit], "big")
+    return limit - (differing.bit_length() + 7) // 8
+
+
+def common_suffix_bytes(old: bytes, new: bytes, after: int) -> int:
+    """How many bytes both end with, not counting the first `after` of either."""
+    limit = min(len(old), len(new)) - after
+    if not limit:
+        return 0
+    differing = int.from_bytes(old[-limit:], "big") ^ int.from_bytes(new[-limit:], "big")
+    return ((differing & -differing).bit_length() - 1) // 8 if differing else limit
+
+
+def copies(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
+    """Runs of the old sequence from which the new one can be put together, in the order of the new one.
+
+    Runs may be moved or used twice; where several would do, the one that continues the last run is taken.
+    """
+    places: dict[bytes, list[int]] = {}
+    for i, item in enumerate(old):
+        places.setdefault(item, []).append(i)
+    runs: list[Run] = []
+    expected = 0
+    at = 0
+    while at < len(new):
+        found = places.get(new[at])
+        if found is None:
+            at += 1
+            continue
+        nearest = bisect_left(found, expected)
+        start = found[nearest] if nearest < len(found) else found[0]
+        length = 1
+        while start + length < len(old) and at + length < len(new) and old[start + length] == new[at + length]:
+            length += 1
+        runs.append(Run(start, at, length))
+        expected = start + length
+        at += length
+    return runs
+
+
+def alignment(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
+    """Runs that stand in both sequences in the same order, none moved: what a three-way merge needs.
+
+    Items that occur once on either side anchor the alignment (as in patience diff); around the anchors runs are
+    extended. Ends with an empty run at the ends of both.
+    """
+    start = common_prefix(old, new)
+    end = common_suffix(old, new, start)
+    runs = [Run(0, 0, start)] if start else []
+    anchors = _anchors(old[start : len(old) - end], new[start : len(new) - end])
+    done_old = done_new = start
+    for a, b in anchors:
+        i, j = start + a, start + b
+        if i < done_old or j < done_new:
+            continue
+        low = 0
+        while i - low > done_old and j - low > done_new and old[i - low - 1] == new[j - low - 1]:
+            low += 1
+        high = 1
+        while i + high < len(old) - end and j + high < len(new) - end and old[i + high] == new[j + high]:
+            high += 1
+        runs.append(Run(i - low, j - low, low + high))
+        done_old, done_new = i + high, j + high
+    if end:
+        runs.append(Run(len(old) - end, len(new) - end, end))
+    runs.append(Run(len(old), len(new), 0))
+    return runs
+
+
+def _anchors(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]]:
+    """The longest list of pairs of equal items, unique on both sides, that ascends on both sides."""
+    pairs = []
+    places = _unique(new)
+    for item, i in _unique(old).items():
+        j = places.get(item)
+        if j is not None:
+            pairs.append((i, j))
+    # Longest increasing subsequence of the new positions, the old ones being ascending already.
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for k, (_, j) in enumerate(pairs):
+        place = bisect_left(tails, j)
+        before.append(ends[place - 1] if place else -1)
+        if place == len(tails):
+            tails.append(j)
+            ends.append(k)
+        else:
+            tails[place] = j
+            ends[place] = k
+    chain = []
+    k = ends[-1] if ends else -1
+    while k >= 0:
+        chain.append(pairs[k])
+        k = before[k]
+    return chain[::-1]
+
+
+def _unique(items: Sequence[bytes]) -> dict[bytes, int]:
+    """Where each item that occurs once stands."""
+    seen: dict[bytes, int] = {}
+    for i, item in enumerate(items):
+        seen[item] = -1 if item in seen else i
+    return {item: i for item, i in seen.items() if i >= 0}

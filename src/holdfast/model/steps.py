@@ -1,0 +1,165 @@
+"""Steps and their commit hashes.
+
+A step names its parents and holds what it changed. Its commit hash covers the parents' hashes, its id, a digest of its
+header and a digest of each operation: what the step *means*, not how it is stored. Folding, pruning, re-encrypting or
+moving a line changes no hash, and a payload that was pruned away can be replaced by its digest without breaking the
+chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import MsgspecError
+from msgspec.msgpack import decode, encode
+
+from holdfast.codec import wire
+from holdfast.errors import Corrupt
+from holdfast.model.operations import EditMap, decode_operation, encode_operation
+
+_COMMIT = "holdfast commit 1"
+_HASH_SIZE = 32
+
+
+class Parent(NamedTuple):
+    """A step that another one follows: its place in the line, and its commit hash."""
+
+    branch: int
+    seq: int
+    commit: bytes
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known of a step besides its changes.
+
+    `id` is the caller's own name for it. `time` is the line's time in nanoseconds, never before a parent's; `stamp` is
+    the caller's idea of the time, kept as given. `metadata` is a packed dict. Several parents make a merge; the first
+    is the one whose state the operations change.
+    """
+
+    id: str
+    parents: tuple[Parent, ...] = ()
+    time: int = 0
+    stamp: str = ""
+    kind: str = "save"
+    schema: str = ""
+    metadata: bytes = b"\x80"
+
+    def digest(self) -> bytes:
+        """Covers everything here but id and parents, which the commit hash covers itself."""
+        return _sha256(encode([self.time, self.stamp, self.kind, self.schema, self.metadata]))
+
+
+Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""A digest of each channel's stored operation, by the channel's packed name; last, of removals and order."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a line: header, and what it changed of its first parent's state."""
+
+    header: Header
+    edit: EditMap = field(default_factory=EditMap)
+
+    @cached_property
+    def stored(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Each channel's operation as it is stored; last, under no name, removals and order."""
+        changes = [(key, encode_operation(operation)) for key, operation in self.edit.put]
+        rest = EditMap(self.edit.removed, (), self.edit.moved)
+        return (*changes, (b"", encode_operation(rest)))
+
+    @cached_property
+    def digests(self) -> Digests:
+        """What the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
+        return tuple((key, _sha256(operation)) for key, operation in self.stored)
+
+    @cached_property
+    def commit(self) -> bytes:
+        """The commit hash."""
+        return commit_hash(self.header, self.digests)
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        header = self.header
+        parents = [list(parent) for parent in header.parents]
+        fields = [header.id, parents, header.time, header.stamp, header.kind, header.schema, header.metadata]
+        return encode([fields, [part for pair in self.stored for part in pair], self.commit])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Step:
+        """A step from its stored form, whose commit hash must be its own."""
+        fields, flat, commit = _parts(data)
+        if type(flat) is not list or not flat or len(flat) % 2 or any(type(part) is not bytes for part in flat):
+            raise Corrupt("a stored step holds no changes of a state")
+        stored = tuple(zip(flat[::2], flat[1::2], strict=True))
+        operations = [(key, decode_operation(operation)) for key, operation in stored]
+        _, rest = operations.pop()
+        if not isinstance(rest, EditMap):
+            raise Corrupt("a stored step holds no changes of a state")
+        step = cls(_header(fields), EditMap(rest.removed, tuple(operations), rest.moved))
+        step.__dict__["stored"] = stored  # what the hash covers is what is there
+        if step.commit != commit:
+            raise Corrupt("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
+        return step
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What is left of a step whose changes were pruned: enough to prove that it was there, and what it was."""
+
+    header: Header
+    digests: Digests
+
+    @classmethod
+    def of(cls, step: Step) -> Pruned:
+        """The rest of a step."""
+        return cls(step.header, step.digests)
+
+    @cached_property
+    def commit(self) -> bytes:
+        """The commit hash, the same as before pruning."""
+        return commit_hash(self.header, self.digests)
+
+
+_HINT = "Verify the line, and repair it from a mirror or a backup"
+
+
+def commit_hash(header: Header, digests: Digests) -> bytes:
+    """The hash that names a step and everything before it."""
+    parents = [parent.commit for parent in header.parents]
+    return _sha256(encode([_COMMIT, parents, header.id, header.digest(), [list(pair) for pair in digests]]))
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _parts(data: bytes) -> list[Any]:
+    wire.check_depth(data)
+    try:
+        parts = decode(data)
+    except (MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"not the stored form of a step: {error}") from None
+    if type(parts) is not list or len(parts) != 3:
+        raise Corrupt("not the stored form of a step: it lacks its parts")
+    return parts
+
+
+_FIELD_TYPES = (str, list, int, str, str, str, bytes)
+
+
+def _header(fields: Any) -> Header:
+    if type(fields) is not list or tuple(map(type, fields)) != _FIELD_TYPES:
+        raise Corrupt("a stored step's header does not have its fields")
+    id, parents, *rest = fields
+    return Header(id, tuple(map(_parent, parents)), *rest)
+
+
+def _parent(parts: Any) -> Parent:
+    if type(parts) is not list or tuple(map(type, parts)) != (int, int, bytes) or len(parts[2]) != _HASH_SIZE:
+        raise Corrupt("a stored step's parents are not parents")
+    return Parent(*parts)
