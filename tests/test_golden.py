@@ -1,0 +1,224 @@
+"""The storage format is frozen: what earlier releases wrote is read, and today's writers write the same.
+
+`tests/golden/v1.json` holds, for each kind of record, its bytes in hexadecimal. A new kind is added by running this
+module, `python -m tests.test_golden`, which never changes what is there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pathlib
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+from ipaddress import ip_address
+from re import IGNORECASE
+from re import compile as pattern
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.types import Command, Interrupt, Send
+
+from holdfast.codec import Codec, Registry
+from holdfast.codec.compression import Compression
+from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.codec.tags import Tag
+from holdfast.codec.wire import inner, split_ext, top
+from holdfast.model.keys import Key
+from holdfast.model.nodes import (
+    Child,
+    Entry,
+    Index,
+    Item,
+    Leaf,
+    ListRoot,
+    MapRoot,
+    Origin,
+    Segment,
+    decode_node,
+    decode_root,
+    encode_node,
+    encode_root,
+)
+from holdfast.model.objects import Stub, parse_stub
+from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Set, decode_operation, encode_operation
+from holdfast.model.steps import Header, Parent, Step
+from tests.codec import app
+from tests.codec.values import identical
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "v1.json"
+
+registry = Registry()
+registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temperature")
+codec = Codec(registry)
+
+
+VALUES: dict[str, Any] = {
+    "none": None,
+    "true": True,
+    "int": -129,
+    "uint64": 2**64 - 1,
+    "big int": 2**64,
+    "float": -0.0,
+    "text": "h\u00e9",
+    "surrogate": "\ud800",
+    "bytes": b"\x00\xff",
+    "bytearray": bytearray(b"x"),
+    "list": [1, [2.5, None]],
+    "list of three, None first": [None, 1, {}],
+    "dict": {"b": 1, "a": {}},
+    "dict of scalars": {1: "a", None: "b", b"c": 2.0},
+    "dict of tuples": {(1, 2): "a"},
+    "tuple": (1, (2,)),
+    "set": {"b", "a", 1},
+    "frozenset": frozenset({3, 1}),
+    "complex": 1 - 2j,
+    "range": range(1, 9, 2),
+    "decimal": Decimal("1.00"),
+    "fraction": Fraction(1, 3),
+    "uuid": uuid.UUID(int=5),
+    "datetime": dt.datetime(2026, 11, 15, 1, 2, 3, 4),
+    "datetime with zone": dt.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    "date": dt.date(2026, 11, 15),
+    "time": dt.time(1, 2, tzinfo=dt.UTC),
+    "timedelta": dt.timedelta(-1, 2, 3),
+    "timezone": dt.timezone(dt.timedelta(hours=1), "CET"),
+    "zoneinfo": ZoneInfo("UTC"),
+    "path": pathlib.PurePosixPath("a/b"),
+    "regex": pattern("a+", IGNORECASE),
+    "deque": deque([1], 3),
+    "defaultdict": defaultdict(list, {"a": [1]}),
+    "ordereddict": OrderedDict(b=1, a=2),
+    "counter": Counter("aab"),
+    "ipaddress": ip_address("::1"),
+    "dataclass": app.Plan("goal", [1]),
+    "attrs": app.Defined(1, [2]),
+    "pydantic": app.Model(name="n"),
+    "pydantic with extra": app.Extra.model_validate({"x": 1}),
+    "namedtuple": app.Pair(1, "r"),
+    "enum": app.Colour.GREEN,
+    "flag": app.Access.READ | app.Access.RUN,
+    "exception": app.AgentError("failed", code=3),
+    "reference": dict,
+    "registered": app.Temperature(3.5),
+    "human message": HumanMessage("hi", id="1"),
+    "ai message": AIMessage("", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c"}]),
+    "tool message": ToolMessage("t", tool_call_id="c", artifact=(1,)),
+    "message in a list": [HumanMessage("hi")],
+    "document": Document("d", metadata={"page": 1}),
+    "send": Send("node", {"a": 1}),
+    "command": Command(goto="n", update={"x": 1}),
+    "interrupt": Interrupt("why", id="i"),
+    "ndarray": np.arange(6, dtype="<i4").reshape(2, 3),
+    "numpy scalar": np.float32(1.5),
+    "numpy dtype": np.dtype("<f8"),
+    "timestamp": pd.Timestamp("2026-11-15", tz="UTC").as_unit("ns"),
+    "pandas timedelta": pd.Timedelta(5, "s").as_unit("ns"),
+    "nat": pd.NaT,
+    "na": pd.NA,
+    "series": pd.Series([1, 2], name="s"),
+    "dataframe": pd.DataFrame({"a": [1.5], "b": [2]}),
+    "index": pd.Index([1, 2]),
+    "extension array": pd.array([1, None], dtype="Int64"),
+    "period": pd.Period("2026-11", freq="M"),
+    "interval": pd.Interval(0, 1),
+}
+
+if app.HAS_V1:
+    VALUES["pydantic v1"] = app.OldModel(a=1)
+
+CHILD = Child(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
+HERE = Origin(0, 7)
+CONTEXT = Context("acme", "thread", "step", b"id")
+EDIT = EditMap(
+    (b"\xa1r",),
+    (
+        (b"\xa1a", Set(b"\x01")),
+        (b"\xa1l", EditList((Keep(0, 2), (b"\x03",), Change(4, Set(b"\x05"))))),
+        (b"\xa1t", EditText((Keep(0, 9), b"more"))),
+    ),
+    (b"\xa1a",),
+)
+STEP = Step(Header("id", (Parent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
+SEGMENT = Segment((Item(b"\x01", HERE), Item(b"\x02", Origin(1, 2))))
+LEAF = Leaf(
+    (
+        Entry(b"\xa1a", 0, b"\x01", HERE),
+        Entry(b"\xa1b", 1, ListRoot(CHILD), HERE),
+        Entry(b"\xa1c", 2, MapRoot(None, 4), HERE),
+    )
+)
+INDEX = Index((CHILD, CHILD))
+
+RECORDS: dict[str, bytes] = {
+    **{f"value: {name}": codec.pack(value) for name, value in VALUES.items()},
+    "key": Key("acme", "thread\0", 1, 2).encode(),
+    "operation": encode_operation(EDIT),
+    "step": STEP.encode(),
+    "commit hash": STEP.commit,
+    "node: segment": encode_node(SEGMENT)[1],
+    "node: leaf": encode_node(LEAF)[1],
+    "node: index": encode_node(INDEX)[1],
+    "root": encode_root(MapRoot(CHILD, 3)),
+    "stub": Stub(100_000, b"d" * 32).encode(),
+    "envelope": wrap(b"content", CONTEXT, schema="1.2.0", compression=Compression.NONE),
+}
+
+
+def golden() -> dict[str, bytes]:
+    return {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN.read_text()).items()}
+
+
+def test_every_record_kind_is_frozen() -> None:
+    missing = set() if app.HAS_V1 else {"value: pydantic v1"}
+    assert golden().keys() - missing == RECORDS.keys(), "run `python -m tests.test_golden` to freeze a new kind"
+    tags = {split[0] for name, data in golden().items() if name.startswith("value") and (split := split_ext(data))}
+    assert {Tag(tag).name for tag in tags | {Tag.SHAPED}} == set(Tag.__members__)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_todays_writers_write_the_same(name: str) -> None:
+    assert RECORDS[name].hex() == golden()[name].hex()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_was_written_is_read(name: str) -> None:
+    data = golden()[f"value: {name}"]
+    back = codec.unpack(data)
+    assert top(inner(data)) == data
+    if isinstance(VALUES[name], np.ndarray | pd.Series | pd.DataFrame | pd.Index | pd.api.extensions.ExtensionArray):
+        assert type(back) is type(VALUES[name])
+        assert repr(back) == repr(VALUES[name])
+    elif VALUES[name] is pd.NaT or VALUES[name] is pd.NA:
+        assert back is VALUES[name]
+    else:
+        assert identical(back, VALUES[name])
+
+
+def test_records_of_the_model_are_read() -> None:
+    frozen = golden()
+    assert Key.decode(frozen["key"]) == Key("acme", "thread\0", 1, 2)
+    assert decode_operation(frozen["operation"]) == EDIT
+    assert Step.decode(frozen["step"]) == STEP
+    assert Step.decode(frozen["step"]).commit == frozen["commit hash"]
+    for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
+        assert decode_node(encode_node(node)[0], frozen[f"node: {name}"]) == node
+    assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)
+    assert parse_stub(frozen["stub"]) == Stub(100_000, b"d" * 32)
+    opened = unwrap(frozen["envelope"], CONTEXT)
+    assert (opened.content, opened.schema) == (b"content", "1.2.0")
+
+
+if __name__ == "__main__":  # pragma: no cover
+    known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    fresh = {name: data.hex() for name, data in RECORDS.items() if name not in known}
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(json.dumps(known | fresh, indent=1) + "\n")
+    print(f"froze {len(fresh)} new kinds: {', '.join(fresh) or 'none'}")
