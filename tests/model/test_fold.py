@@ -15,6 +15,7 @@ from holdfast.errors import Corrupt
 from holdfast.model import listtree, maptree, objects
 from holdfast.model.diff import diff_maps
 from holdfast.model.fold import EMPTY, fold, read, read_channel
+from holdfast.model.folded import diff_folded
 from holdfast.model.nodes import (
     Child,
     Entry,
@@ -184,25 +185,100 @@ def test_a_small_part_is_read_in_a_few_nodes() -> None:
     assert sum(asked) <= 4
 
 
-def test_many_random_edits_keep_trees_in_shape() -> None:
-    chance = random.Random(5)
+@given(histories(), st.data())
+def test_a_folded_state_is_compared_with_a_packed_one(history: list[dict[str, Any]], data: st.DataObject) -> None:
     line = Line()
-    items = [codec.pack(i) for i in range(3000)]
+    line.append(diff_maps({}, pack_state(codec, history[0])))
+    line.fold()
+    before = drive(read(Workspace(), line.root), line.nodes)
+    for state in history:
+        after = pack_state(codec, state)
+        edit = drive(diff_folded(Workspace(), line.root, after), line.nodes)
+        assert flatten(apply_map(edit, before)) == codec.pack(state)
+        assert (edit == EditMap()) == (codec.pack(state) == codec.pack(history[0]))
+
+
+def test_a_cold_writer_reads_only_what_differs() -> None:
+    line = Line()
+    appended(line, 32 * 200)
+    items = [message(n) for n in range(6400)]
+
+    def asked(new: list[bytes]) -> tuple[Operation, int]:
+        counts: list[int] = []
+        edit = drive(diff_folded(Workspace(), line.root, {MESSAGES: new}), line.nodes, counts)
+        return edit.put[0][1], sum(counts)
+
+    edit, count = asked([*items, b"\x01"])
+    assert edit == EditList((Keep(0, 6400), (b"\x01",)))
+    assert count <= 4  # the state's leaf and the indexes of the list
+    edit, count = asked([*items[:3000], b"\x01", *items[3000:]])
+    assert edit == EditList((Keep(0, 3000), (b"\x01",), Keep(3000, 3400)))
+    assert count <= 6
+    edit, _ = asked([*items[:3000], b"\x01", *items[3001:]])
+    assert edit == EditList((Keep(0, 3000), (b"\x01",), Keep(3001, 3399)))
+    assert asked([b"\x02"])[0] == EditList(((b"\x02",),))
+
+
+def test_folded_values_of_another_kind_now() -> None:
+    line = Line()
+    long = {str(i): "x" * 50 for i in range(100)}
+    line.append(diff_maps({}, pack_state(codec, {"memory": long, "messages": [message(i) for i in range(99)]})))
+    line.fold()
+    for now in (
+        {"memory": 1, "messages": 2},
+        {"memory": [1], "messages": {}},
+        {"memory": {**long, "1": 0}, "messages": []},
+    ):
+        edit = drive(diff_folded(Workspace(), line.root, pack_state(codec, now)), line.nodes)
+        line.append(edit)
+        assert line.state() == codec.pack(now)
+        line.tail.clear()
+
+
+@pytest.mark.parametrize(("size", "seed"), [(0, 1), (200, 2), (3000, 3), (20_000, 4)])
+def test_many_random_edits_keep_trees_in_shape(size: int, seed: int) -> None:
+    chance = random.Random(seed)
+    line = Line()
+    items = [codec.pack(i) for i in range(size)]
     line.append(EditMap((), ((MESSAGES, Set(flatten(list(items)))),)))
-    for step in range(60):
-        at = chance.randrange(len(items))
-        end = min(len(items), at + chance.choice([0, 0, 1, 5, 200]))
-        new = tuple(codec.pack((step, i)) for i in range(chance.choice([0, 1, 3, 90])))
-        parts = (Keep(0, at), new, Keep(end, len(items) - end))
+    for step in range(25):
+        at = chance.randrange(len(items) + 1)
+        end = min(len(items), at + chance.choice([0, 0, 1, 5, 200, 6000]))
+        new = tuple(codec.pack((step, i)) for i in range(chance.choice([0, 1, 3, 90, 5000])))
+        back = chance.randrange(end + 1)  # a run that was there is used once more
+        parts = (Keep(0, at), new, Keep(end, len(items) - end), Keep(back, end - back))
         line.append(EditMap((), ((MESSAGES, EditList(tuple(part for part in parts if part))),)))
-        items = [*items[:at], *new, *items[end:]]
+        items = [*items[:at], *new, *items[end:], *items[back:end]][:30_000]
+        line.append(EditMap((), ((MESSAGES, EditList((Keep(0, len(items)),))),)))
         line.fold()
+        assert listtree.size(messages_root(line)) == len(items)
+    root = messages_root(line)
     packed = drive(read(Workspace(), line.root), line.nodes)
     assert packed[MESSAGES] == items
-    root = messages_root(line)
     assert root.child is not None
-    assert root.child.size == len(items)
-    assert root.child.height <= 2
+    assert root.child.height <= 3
+
+
+def test_loose_items_join_their_neighbours() -> None:
+    line = Line()
+    line.append(EditMap((), ((MESSAGES, Set(flatten([message(i) for i in range(40)]))),)))
+    line.fold()
+    for n in range(40, 60):
+        line.append(EditMap((), ((MESSAGES, EditList(((message(n),), Keep(0, n)))),)))
+        line.fold()
+    ws = Workspace()
+    root = messages_root(line)
+    drive(ws.load_all([root.child] if root.child else []), line.nodes)
+    assert len(ws.bottom(root.child)) == 1
+
+
+def test_a_segment_is_not_too_heavy() -> None:
+    line = Line()
+    heavy = [codec.pack(str(i) * 30_000) for i in range(30)]
+    line.append(EditMap((), ((MESSAGES, Set(flatten(list(heavy)))),)))
+    line.fold()
+    assert max(len(data) for data in line.nodes.values()) < 160_000
+    assert drive(read(Workspace(), line.root), line.nodes)[MESSAGES] == heavy
 
 
 MEMORY = codec.pack("memory")

@@ -83,6 +83,12 @@ def test_edits_in_different_places_of_a_list() -> None:
     assert not result.clashes
 
 
+def test_a_list_that_was_reordered_by_one_side() -> None:
+    our, their = [*LIST[5:], *LIST[:5]], [*LIST, "end"]
+    result = merged({"l": LIST}, {"l": our}, {"l": their})
+    assert set(state_of(result)["l"]) >= {*LIST}
+
+
 def test_both_append() -> None:
     base, our, their = {"l": LIST}, {"l": [*LIST, "ours"]}, {"l": [*LIST, "theirs", "more"]}
     result = merged(base, our, their)

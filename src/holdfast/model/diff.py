@@ -22,7 +22,7 @@ _MANY_LINES = 2048
 _PART = 6
 """About how many bytes a part of an edit takes besides its payload."""
 
-_NOTHING = EditMap()
+NOTHING = EditMap()
 """The edit of a list or dict that turns out to be the same."""
 
 ListParts = list["Keep | Change | tuple[bytes, ...]"]
@@ -36,7 +36,7 @@ def diff(old: Packed, new: Packed) -> Operation | None:
         if len(new) < _SHORT:
             return Set(new)
     edit = _edit(old, new)
-    if edit == _NOTHING:
+    if edit == NOTHING:
         return None
     if edit is None or _weight(edit) >= _size(new):
         return Set(flatten(new))
@@ -52,14 +52,14 @@ def diff_maps(old: PackedMap, new: PackedMap) -> EditMap:
         change: Operation | None = Set(flatten(value)) if before is None else diff(before, value)
         if change is not None:
             put.append((key, change))
-    return EditMap(removed, tuple(put), _moved(old, new))
+    return EditMap(removed, tuple(put), moved(list(old), new))
 
 
 def _edit(old: Packed, new: Packed) -> Operation | None:
     """The edit of a part of the value, where both are of a kind that has parts."""
     old_items, new_items = as_items(old), as_items(new)
     if old_items is not None and new_items is not None:
-        return _diff_lists(old_items, new_items)
+        return diff_lists(old_items, new_items)
     old_map, new_map = as_map(old), as_map(new)
     if old_map is not None and new_map is not None:
         return diff_maps(old_map, new_map)
@@ -73,7 +73,7 @@ def _edit(old: Packed, new: Packed) -> Operation | None:
 # Dicts --------------------------------------------------------------------------------------------------------
 
 
-def _moved(old: PackedMap, new: PackedMap) -> tuple[bytes, ...]:
+def moved(old: list[bytes], new: PackedMap) -> tuple[bytes, ...]:
     """The keys that must go to the end, in order, to bring the edited dict into the new one's order."""
     order = list(new)
     kept = [key for key in old if key in new]
@@ -91,16 +91,17 @@ def _moved(old: PackedMap, new: PackedMap) -> tuple[bytes, ...]:
 # Lists --------------------------------------------------------------------------------------------------------
 
 
-def _diff_lists(old: list[bytes], new: list[bytes]) -> Operation:
+def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
+    """The edit that turns one list into the other, `NOTHING` if they are the same."""
     start = sequences.common_prefix(old, new)
     if start == len(old) == len(new):
-        return _NOTHING
+        return NOTHING
     end = sequences.common_suffix(old, new, start)
     old_end, new_end = len(old) - end, len(new) - end
     if any(map(is_stub, old[start:old_end])):
         as_stubs = [stub_of(item).encode() if len(item) > LARGE else item for item in new]
         if as_stubs != new:
-            return _diff_lists(old, as_stubs)
+            return diff_lists(old, as_stubs)
     parts: ListParts = [Keep(0, start)] if start else []
     done = start
     reached = start  # where in the old list the last kept run ended
@@ -112,7 +113,7 @@ def _diff_lists(old: list[bytes], new: list[bytes]) -> Operation:
     _add_new(parts, old[reached:old_end], new[done:new_end], reached)
     if end:
         parts.append(Keep(old_end, end))
-    return EditList(_joined(parts))
+    return EditList(joined(parts))
 
 
 def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int) -> None:
@@ -130,7 +131,7 @@ def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], in
             parts.append(Change(index + i, change))
 
 
-def _joined(parts: ListParts) -> tuple[Keep | Change | tuple[bytes, ...], ...]:
+def joined(parts: ListParts) -> tuple[Keep | Change | tuple[bytes, ...], ...]:
     """The same parts, neighbours that continue each other made one."""
     joined: ListParts = []
     for part in parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from holdfast.model.nodes import FANOUT, NODE_BYTES, Child, Entry, Leaf, MapRoot, Slot, digest_items, sort_key
+from holdfast.model.nodes import FANOUT, NODE_BYTES, Child, Entry, Leaf, MapRoot, sort_key
 from holdfast.model.trees import Rounds, Workspace, chunks
 
 
@@ -81,14 +81,4 @@ def _leaves(ws: Workspace, unordered: Iterable[Entry]) -> list[Child]:
     weight = sum(len(entry.key) + (len(entry.slot) if isinstance(entry.slot, bytes) else 64) for entry in rows)
     # About the same number of entries each, and few enough that a leaf is not too heavy.
     limit = min(FANOUT, max(1, len(rows) * NODE_BYTES // max(weight, 1)))
-    children = []
-    for part in chunks(rows, limit):
-        digest = digest_items([side for entry in part for side in (entry.key, _slot_digest(entry.slot))])
-        children.append(Child(ws.add(Leaf(tuple(part))), 0, len(part), digest, sort_key(part[-1].key)))
-    return children
-
-
-def _slot_digest(slot: Slot) -> bytes:
-    if isinstance(slot, bytes):
-        return slot
-    return b"" if slot.child is None else slot.child.digest
+    return [Child(ws.add(Leaf(tuple(part))), 0, len(part), b"", sort_key(part[-1].key)) for part in chunks(rows, limit)]

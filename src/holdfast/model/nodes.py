@@ -42,9 +42,9 @@ class Origin(NamedTuple):
 class Child(NamedTuple):
     """A node as its parent knows it.
 
-    `size` counts the items or entries below it, `height` the levels (a segment or leaf has 0). `digest` covers the
-    items but not their origins: a writer that packs a state anew sees from it which segments it need not read. `last`
-    is the greatest key below it, for dicts.
+    `size` counts the items or entries below it, `height` the levels (a segment or leaf has 0). `digest`, of a segment,
+    covers its items but not their origins: whoever packs a state anew sees from it which segments need not be read.
+    `last`, of a dict's node, is the greatest key below it.
     """
 
     id: NodeId
@@ -219,5 +219,5 @@ def _digest(data: bytes) -> bytes:
 
 
 def digest_items(values: Sequence[bytes]) -> bytes:
-    """What a segment's parent knows of its items: a digest of all of them, without origins."""
+    """A digest of a segment's items, without their origins."""
     return _digest(b"".join(hashlib.sha256(value).digest() for value in values))

@@ -21,7 +21,6 @@ from holdfast.model.nodes import (
     NodeId,
     Segment,
     decode_node,
-    digest_items,
     encode_node,
 )
 
@@ -95,6 +94,14 @@ class Workspace:
                     below += (root.child for root in roots if root.child is not None)
             level = below
 
+    def load_indexes(self, top: Child) -> Rounds[list[Child]]:
+        """The segments or leaves below a node, in order, with everything above them at hand but not themselves."""
+        level = [top]
+        while level[0].height:
+            yield from self.fetch(child.id for child in level)
+            level = [below for child in level for below in self.children(child)]
+        return level
+
     def bottom(self, top: Child | None) -> list[Child]:
         """The segments or leaves below a node, in order; all must be at hand."""
         level = [] if top is None else [top]
@@ -123,9 +130,8 @@ class Workspace:
         """Indexes over nodes of one height. At the end of a tree they are filled: that is where it grows."""
         raised = []
         for part in chunks(group, FANOUT, filled=filled):
-            digest = digest_items([child.digest for child in part])
             size = sum(child.size for child in part)
-            raised.append(Child(self.add(Index(tuple(part))), part[0].height + 1, size, digest, part[-1].last))
+            raised.append(Child(self.add(Index(tuple(part))), part[0].height + 1, size, b"", part[-1].last))
         return raised
 
 
