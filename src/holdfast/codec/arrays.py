@@ -7,14 +7,11 @@ neither pays for neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.codec import numpy_types
+from holdfast.codec.kinds import Dumper, Unpacking
 from holdfast.codec.tags import Tag
-
-if TYPE_CHECKING:
-    from holdfast.codec.packing import Dumper
-    from holdfast.codec.unpacking import Unpacker
 
 
 def dumper(kind: type) -> Dumper | None:
@@ -42,8 +39,8 @@ def _is_pandas(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pandas"
 
 
-def _load_pandas(tag: Tag) -> Callable[[Unpacker, bytes], Any]:
-    def load(u: Unpacker, data: bytes) -> Any:
+def _load_pandas(tag: Tag) -> Callable[[Unpacking, bytes], Any]:
+    def load(u: Unpacking, data: bytes) -> Any:
         from holdfast.codec import pandas_types
 
         return pandas_types.LOADERS[tag](u, data)
@@ -51,7 +48,7 @@ def _load_pandas(tag: Tag) -> Callable[[Unpacker, bytes], Any]:
     return load
 
 
-LOADERS: dict[Tag, Callable[[Unpacker, bytes], Any]] = {
+LOADERS: dict[Tag, Callable[[Unpacking, bytes], Any]] = {
     **numpy_types.LOADERS,
     **{tag: _load_pandas(tag) for tag in Tag if Tag.TIMESTAMP <= tag <= Tag.INTERVAL},
 }

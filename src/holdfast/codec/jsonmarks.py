@@ -13,22 +13,53 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from holdfast.codec import wire
+from holdfast.codec.kinds import Kind, NotHere
 from holdfast.codec.packing import Packer
 from holdfast.codec.registry import Registry
 from holdfast.codec.shapes import SHAPES
-from holdfast.codec.stdlib import KINDS, Kind, NotHere
+from holdfast.codec.stdlib import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.codec.unpacking import Unpacker
 from holdfast.errors import Corrupt, TooDeep
 
-if TYPE_CHECKING:
-    from holdfast.codec.jsonform import Reader
+
+class Reading(Protocol):
+    """A reading of JSON under way, as seen by what reads one mark."""
+
+    def value(self, tree: Any, place: str = "") -> Any:
+        """The tree as something to encode."""
+        ...
+
+    def items(self, tree: Any) -> list[Any]:
+        """The values of a JSON list."""
+        ...
+
+    def mapping(self, tree: Any) -> Any:
+        """The dict that an object or a list of pairs stands for."""
+        ...
+
+    def keys(self, tree: Any) -> list[tuple[str, Any, Any]]:
+        """For each entry of an object or a list of pairs: its place, its key, and its value, which is not yet read."""
+        ...
+
+    def pairs(self, tree: Any, keys: list[tuple[str, Any, Any]]) -> list[tuple[Any, Any]]:
+        """The keys with their values."""
+        ...
+
+    def encode(self, raw: Any) -> bytes:
+        """A payload as packed bytes."""
+        ...
+
+    def checked(self, data: bytes) -> bytes:
+        """The same packed bytes, if they are no deeper than packed bytes may be."""
+        ...
+
 
 SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 """What msgpack has a form for, other than lists and dicts."""
@@ -46,7 +77,7 @@ class Form(NamedTuple):
 
     expects: str
     show: Callable[[Show, bytes, int], Any]
-    read: Callable[[Reader, Any], bytes]
+    read: Callable[[Reading, Any], bytes]
 
 
 encode = Encoder().encode
@@ -175,7 +206,7 @@ def _empty(payload: bytes) -> None:
         raise Unfit
 
 
-def _read_empty(_: Reader, tree: Any) -> bytes:
+def _read_empty(_: Reading, tree: Any) -> bytes:
     if tree is not None:
         raise Unfit
     return b""
@@ -199,7 +230,7 @@ def _show_set(show: Show, payload: bytes, depth: int) -> Any:
     return show(raw, depth)
 
 
-def _read_set(r: Reader, tree: Any) -> bytes:
+def _read_set(r: Reading, tree: Any) -> bytes:
     return r.checked(wire.join_array(sorted(encode_keys(r.items(tree)))))
 
 
@@ -217,11 +248,11 @@ def _show_mapping(show: Show, payload: bytes, depth: int) -> Any:
     return show_pairs(show, zip(keys, items, strict=True), depth)
 
 
-def _read_mapping(r: Reader, tree: Any) -> bytes:
+def _read_mapping(r: Reading, tree: Any) -> bytes:
     return encode_pairs(r, r.pairs(tree, r.keys(tree)))
 
 
-def encode_pairs(r: Reader, pairs: list[tuple[Any, Any]]) -> bytes:
+def encode_pairs(r: Reading, pairs: list[tuple[Any, Any]]) -> bytes:
     """The payload of a dict whose keys are not all plain."""
     encode_keys([key for key, _ in pairs])
     return r.encode([part for pair in pairs for part in pair])
@@ -255,7 +286,7 @@ def _show_int(_: Show, payload: bytes, _depth: int) -> str:
     return str(value) if len(payload) <= 128 else hex(value)  # Python refuses to read very long decimals
 
 
-def _read_int(_: Reader, tree: Any) -> bytes:
+def _read_int(_: Reading, tree: Any) -> bytes:
     value = int(tree, 0)
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
@@ -263,7 +294,7 @@ def _read_int(_: Reader, tree: Any) -> bytes:
 _ESCAPED = re.compile(r"\\(?:(\\)|u(d[89a-f][0-9a-f]{2}))?")
 
 
-def _read_str(_: Reader, tree: Any) -> bytes:
+def _read_str(_: Reading, tree: Any) -> bytes:
     def char(found: re.Match[str]) -> str:
         return "\\" if found[1] else chr(int(found[2], 16))
 
@@ -273,7 +304,7 @@ def _read_str(_: Reader, tree: Any) -> bytes:
 _COMPLEX = struct.Struct(">dd")
 
 
-def _read_complex(r: Reader, tree: Any) -> bytes:
+def _read_complex(r: Reading, tree: Any) -> bytes:
     parts = r.items(_sized(tree, 2))
     if not {int, float}.issuperset(map(type, parts)):
         raise Unfit
@@ -294,7 +325,7 @@ def _moment(expects: str, tag: Tag, kind: type[dt.datetime] | type[dt.time]) -> 
                 return text + offset
         return show_value(raw, depth)
 
-    def read(r: Reader, tree: Any) -> bytes:
+    def read(r: Reading, tree: Any) -> bytes:
         if type(tree) is str:
             return _LEAVES[tag].dump(_packer(), kind.fromisoformat(tree))
         return r.encode(r.items(tree))
@@ -318,7 +349,7 @@ def _show_timezone(show: Show, payload: bytes, depth: int) -> Any:
     return [offset, *show(name, depth)] if name else offset
 
 
-def _read_timezone(r: Reader, tree: Any) -> bytes:
+def _read_timezone(r: Reading, tree: Any) -> bytes:
     offset, *name = [tree] if type(tree) is str else _sized(tree, 2)
     return r.encode([parse(_packer().pack(_zone(offset).utcoffset(None))), *map(r.value, name)])
 
@@ -331,7 +362,7 @@ def _show_address(_: Show, payload: bytes, _depth: int) -> list[str]:
     return [type(address).__name__, str(address)]
 
 
-def _read_address(_: Reader, tree: Any) -> bytes:
+def _read_address(_: Reading, tree: Any) -> bytes:
     name, text = _sized(tree, 2)
     return _ADDRESSES[name].dump(_packer(), _ADDRESSES[name].type(_string(text)))
 
@@ -367,7 +398,7 @@ def _show_model(show: Show, payload: bytes, depth: int) -> Any:
     return [*shown, options] if options else shown
 
 
-def _read_model(r: Reader, tree: Any) -> bytes:
+def _read_model(r: Reading, tree: Any) -> bytes:
     ref, fields, options = [*r.items(_sized(tree, 2, 3)), {}][:3]
     if type(fields) is not dict or type(options) is not dict or not options.keys() <= set(_MODEL_OPTIONS):
         raise Unfit
@@ -411,12 +442,12 @@ def show_shaped(show: Show, payload: bytes, depth: int) -> dict[str, Any]:
     return {_shape_mark(shape.ref): {name: show(value, depth + 1) for name, value in fields.items()}}
 
 
-def _read_shaped(r: Reader, tree: Any) -> bytes:
+def _read_shaped(r: Reading, tree: Any) -> bytes:
     return r.encode([None, *r.items(_sized(tree, 2))])
 
 
 def _known(shapes: dict[frozenset[str], int]) -> Form:
-    def read(r: Reader, tree: Any) -> bytes:
+    def read(r: Reading, tree: Any) -> bytes:
         if type(tree) is not dict:
             raise Unfit
         return r.encode([None, shapes[frozenset(tree)], r.mapping(tree)])

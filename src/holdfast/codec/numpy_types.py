@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.msgpack import encode
 
 from holdfast.codec import wire
+from holdfast.codec.kinds import Dumper, Packing, Unpacking
 from holdfast.codec.tags import Tag
 from holdfast.errors import Corrupt, Unsupported
-
-if TYPE_CHECKING:
-    from holdfast.codec.packing import Dumper, Packer
-    from holdfast.codec.unpacking import Unpacker
 
 Array = npt.NDArray[Any]
 Spec = str | list[Any]
@@ -111,12 +108,12 @@ def _dimensions(shape: list[Any]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _dump_dtype(p: Packer, dtype: np.dtype[Any]) -> tuple[int, bytes]:
+def _dump_dtype(p: Packing, dtype: np.dtype[Any]) -> tuple[int, bytes]:
     plain_object = dtype.char == "O" and not dtype.metadata
     return Tag.NUMPY_DTYPE, p.pack([_OBJECT if plain_object else describe(dtype)])
 
 
-def _load_dtype(u: Unpacker, data: bytes) -> np.dtype[Any]:
+def _load_dtype(u: Unpacking, data: bytes) -> np.dtype[Any]:
     (spec,) = u.array(data)
     return np.dtype(object) if spec == _OBJECT else revive_dtype(spec)
 
@@ -124,7 +121,7 @@ def _load_dtype(u: Unpacker, data: bytes) -> np.dtype[Any]:
 # Raw bytes --------------------------------------------------------------------------------------------------
 
 
-def _raw(packer: Packer, array: Array, order: str) -> bytes:
+def _raw(packer: Packing, array: Array, order: str) -> bytes:
     """The bytes of an array of anything but objects; of equal arrays the same."""
     packer.spend(array.nbytes)  # before the copy: a broadcast array may be far larger than its memory
     if not array.nbytes:
@@ -179,7 +176,7 @@ def _from_raw(dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, data: An
 # Arrays -----------------------------------------------------------------------------------------------------
 
 
-def _dump_array(p: Packer, array: Array) -> tuple[int, bytes]:
+def _dump_array(p: Packing, array: Array) -> tuple[int, bytes]:
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     if array.dtype.char == "O" and not array.dtype.metadata:
         p.spend(array.size)  # the items themselves are weighed below, once they are in a list
@@ -189,7 +186,7 @@ def _dump_array(p: Packer, array: Array) -> tuple[int, bytes]:
     return Tag.NDARRAY, wire.join_array([*head, encode(_raw(p, array, order))])
 
 
-def _load_array(u: Unpacker, data: bytes) -> Array:
+def _load_array(u: Unpacking, data: bytes) -> Array:
     spec, shape, order, content = u.array(data)
     if type(shape) is not list or order not in ("C", "F"):
         raise Corrupt("a stored numpy array lacks its shape or order")
@@ -208,22 +205,22 @@ def _load_array(u: Unpacker, data: bytes) -> Array:
 _SCALARS: frozenset[type] = frozenset({np.dtype(char).type for char in "?bBhHiIlLqQefdgFDGMmV"} | {np.record})
 
 
-def _dump_scalar(p: Packer, value: np.generic) -> tuple[int, bytes]:
+def _dump_scalar(p: Packing, value: np.generic) -> tuple[int, bytes]:
     return Tag.NUMPY_SCALAR, p.pack([describe(value.dtype), _raw(p, np.asarray(value), "C")])
 
 
 # In an array, str and bytes lose the zeros they end with: they are kept as Python's.
 
 
-def _dump_str(p: Packer, value: np.str_) -> tuple[int, bytes]:
+def _dump_str(p: Packing, value: np.str_) -> tuple[int, bytes]:
     return Tag.NUMPY_SCALAR, p.pack(["U", str.__str__(value)])
 
 
-def _dump_bytes(p: Packer, value: np.bytes_) -> tuple[int, bytes]:
+def _dump_bytes(p: Packing, value: np.bytes_) -> tuple[int, bytes]:
     return Tag.NUMPY_SCALAR, p.pack(["S", bytes(value)])
 
 
-def _load_scalar(u: Unpacker, data: bytes) -> Any:
+def _load_scalar(u: Unpacking, data: bytes) -> Any:
     spec, content = u.array(data)
     if spec == "U" and type(content) is str:
         return np.str_(content)
@@ -270,7 +267,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{', '.join(map(str, place))}]", item
 
 
-LOADERS: dict[Tag, Callable[[Unpacker, bytes], Any]] = {
+LOADERS: dict[Tag, Callable[[Unpacking, bytes], Any]] = {
     Tag.NDARRAY: _load_array,
     Tag.NUMPY_SCALAR: _load_scalar,
     Tag.NUMPY_DTYPE: _load_dtype,

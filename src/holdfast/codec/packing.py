@@ -19,14 +19,13 @@ from msgspec.msgpack import Encoder, Ext
 
 from holdfast.codec import wire
 from holdfast.codec.inert import Inert
+from holdfast.codec.kinds import Dumper, Packing
 from holdfast.codec.plans import Plan, PydanticPlan, plan_for
 from holdfast.codec.registry import Registration, Registry
 from holdfast.codec.shapes import SHAPE_OF
 from holdfast.codec.stdlib import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.errors import CircularReference, HoldfastError, TooDeep, TooLarge, Unsupported
-
-Dumper = Callable[["Packer", Any], tuple[int, bytes]]
 
 _encode = Encoder().encode
 
@@ -193,11 +192,11 @@ class Packer:
         return found
 
 
-def _dump_inert(_: Packer, value: Inert) -> tuple[int, bytes]:
+def _dump_inert(_: Packing, value: Inert) -> tuple[int, bytes]:
     return value.tag, value.data
 
 
-def _dump_registered(packer: Packer, registration: Registration, value: Any) -> tuple[int, bytes]:
+def _dump_registered(packer: Packing, registration: Registration, value: Any) -> tuple[int, bytes]:
     try:
         dumped = registration.dump(value)
     except Exception as error:
@@ -208,7 +207,7 @@ def _dump_registered(packer: Packer, registration: Registration, value: Any) -> 
     return Tag.REGISTERED, packer.pack([registration.name, dumped])
 
 
-def _built_in(tag: Tag, dump: Callable[[Packer, Any], bytes]) -> Dumper:
+def _built_in(tag: Tag, dump: Callable[[Packing, Any], bytes]) -> Dumper:
     return lambda packer, value: (tag, dump(packer, value))
 
 
@@ -233,7 +232,7 @@ def _learn(kind: type) -> Dumper:
         _SHAPED_MODELS[kind] = shape
         _SHAPED_COUNTS[kind] = len(plan.names)
 
-    def dump_shaped(packer: Packer, obj: Any) -> tuple[int, bytes]:
+    def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
         if len(fields) != len(plan.names) or any(rest[1:]):  # extra fields, private attributes
             return plan.tag, packer.pack(payload)

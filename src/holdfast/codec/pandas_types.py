@@ -9,20 +9,16 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pandas as pd
 from pandas.tseries.frequencies import to_offset
 
 from holdfast.codec.inert import Inert
-from holdfast.codec.stdlib import NotHere
+from holdfast.codec.kinds import Dumper, NotHere, Packing, Unpacking
 from holdfast.codec.tags import Tag
 from holdfast.errors import Corrupt, TooLarge, Unsupported
-
-if TYPE_CHECKING:
-    from holdfast.codec.packing import Dumper, Packer
-    from holdfast.codec.unpacking import Unpacker
 
 T = TypeVar("T")
 
@@ -67,7 +63,7 @@ def _period_frequency(text: str) -> Any:
     return pd.PeriodDtype(text).freq
 
 
-def _zone(p: Packer, zone: dt.tzinfo | None) -> dt.tzinfo | None:
+def _zone(p: Packing, zone: dt.tzinfo | None) -> dt.tzinfo | None:
     try:
         p.pack(zone)
     except Unsupported as error:
@@ -80,12 +76,12 @@ def _zone(p: Packer, zone: dt.tzinfo | None) -> dt.tzinfo | None:
 # Scalars ----------------------------------------------------------------------------------------------------
 
 
-def _dump_timestamp(p: Packer, value: pd.Timestamp) -> tuple[int, bytes]:
+def _dump_timestamp(p: Packing, value: pd.Timestamp) -> tuple[int, bytes]:
     moment = int(value.asm8.view(np.int64))
     return Tag.TIMESTAMP, p.pack([moment, value.unit, _zone(p, value.tzinfo), value.fold])
 
 
-def _load_timestamp(u: Unpacker, data: bytes) -> Any:
+def _load_timestamp(u: Unpacking, data: bytes) -> Any:
     moment, unit, zone, fold = u.array(data)
     if type(moment) is not int or unit not in _UNITS or fold not in (0, 1):
         raise Corrupt("a stored timestamp lacks its moment, unit or fold")
@@ -95,31 +91,31 @@ def _load_timestamp(u: Unpacker, data: bytes) -> Any:
     return value if value.fold == fold else value.replace(fold=fold)
 
 
-def _dump_timedelta(p: Packer, value: pd.Timedelta) -> tuple[int, bytes]:
+def _dump_timedelta(p: Packing, value: pd.Timedelta) -> tuple[int, bytes]:
     return Tag.PANDAS_TIMEDELTA, p.pack([int(value.asm8.view(np.int64)), value.unit])
 
 
-def _load_timedelta(u: Unpacker, data: bytes) -> Any:
+def _load_timedelta(u: Unpacking, data: bytes) -> Any:
     length, unit = u.array(data, int, str)
     if unit not in _UNITS:
         raise Corrupt("a stored time difference lacks its unit")
     return _part(pd.Timedelta(np.timedelta64(length, unit)), pd.Timedelta)
 
 
-def _dump_period(p: Packer, value: pd.Period) -> tuple[int, bytes]:
+def _dump_period(p: Packing, value: pd.Period) -> tuple[int, bytes]:
     return Tag.PERIOD, p.pack([_frequency_text(value.freqstr, value.freq, _period_frequency), value.ordinal])
 
 
-def _load_period(u: Unpacker, data: bytes) -> Any:
+def _load_period(u: Unpacking, data: bytes) -> Any:
     text, ordinal = u.array(data, str, int)
     return _part(pd.Period(ordinal=ordinal, freq=_parse_frequency(text, _period_frequency)), pd.Period)
 
 
-def _dump_interval(p: Packer, value: pd.Interval[Any]) -> tuple[int, bytes]:
+def _dump_interval(p: Packing, value: pd.Interval[Any]) -> tuple[int, bytes]:
     return Tag.INTERVAL, p.pack([value.left, value.right, value.closed])
 
 
-def _load_interval(u: Unpacker, data: bytes) -> pd.Interval[Any]:
+def _load_interval(u: Unpacking, data: bytes) -> pd.Interval[Any]:
     left, right, closed = u.array(data)
     return pd.Interval(_part(left, object), _part(right, object), closed)
 
@@ -143,7 +139,7 @@ def _values(holder: Any) -> Any:
     return holder.array
 
 
-def _dump_extension(p: Packer, array: Any) -> tuple[int, bytes]:
+def _dump_extension(p: Packing, array: Any) -> tuple[int, bytes]:
     if isinstance(array.dtype, np.dtype):  # moments without a zone, or differences of moments
         parts = ["numpy", array.to_numpy()]
     elif type(array) is pd.arrays.NumpyExtensionArray:
@@ -155,7 +151,7 @@ def _dump_extension(p: Packer, array: Any) -> tuple[int, bytes]:
     return Tag.EXTENSION_ARRAY, p.pack(parts)
 
 
-def _load_extension(u: Unpacker, data: bytes) -> Any:
+def _load_extension(u: Unpacking, data: bytes) -> Any:
     kind, *parts = u.array(data)
     return _EXTENSION_LOADERS[kind](*parts)
 
@@ -183,7 +179,7 @@ def _revive_wrapped(values: Any) -> Any:
     return pd.arrays.NumpyExtensionArray(_row(values))
 
 
-def _dump_categorical(_: Packer, array: pd.Categorical) -> list[Any]:
+def _dump_categorical(_: Packing, array: pd.Categorical) -> list[Any]:
     return ["categorical", array.codes, array.categories, array.ordered]
 
 
@@ -192,7 +188,7 @@ def _revive_categorical(codes: Any, categories: Any, ordered: Any) -> pd.Categor
     return pd.Categorical.from_codes(_integers(codes), dtype=dtype)
 
 
-def _dump_zoned(p: Packer, array: Any) -> list[Any]:
+def _dump_zoned(p: Packing, array: Any) -> list[Any]:
     return ["zoned", array.to_numpy(dtype=f"M8[{array.dtype.unit}]"), _zone(p, array.dtype.tz)]
 
 
@@ -201,7 +197,7 @@ def _revive_zoned(moments: Any, zone: Any) -> Any:
     return naive.tz_localize(dt.UTC).tz_convert(_part(zone, dt.tzinfo)).array
 
 
-def _dump_masked(_: Packer, array: Any) -> list[Any]:
+def _dump_masked(_: Packing, array: Any) -> list[Any]:
     """What lies under the mask is left behind: two equal arrays may differ in it."""
     dtype = array.dtype.numpy_dtype
     return ["masked", array.to_numpy(dtype=dtype, na_value=dtype.type(0)), array.isna()]
@@ -221,7 +217,7 @@ def _revive_masked(values: Any, mask: Any) -> Any:
     return _MASKED[values.dtype.kind](values, _row(mask))
 
 
-def _dump_strings(_: Packer, array: Any) -> list[Any]:
+def _dump_strings(_: Packing, array: Any) -> list[Any]:
     items = [None if missing else item for item, missing in zip(array.tolist(), array.isna(), strict=True)]
     return ["strings", array.dtype.storage, array.dtype.na_value is pd.NA, items]
 
@@ -238,7 +234,7 @@ def _revive_strings(storage: Any, uses_na: Any, items: Any) -> Any:
     return pd.array(items, dtype=dtype)
 
 
-def _dump_periods(_: Packer, array: Any) -> list[Any]:
+def _dump_periods(_: Packing, array: Any) -> list[Any]:
     return ["periods", _frequency_text(array.freqstr, array.freq, _period_frequency), array.asi8]
 
 
@@ -247,7 +243,7 @@ def _revive_periods(text: Any, ordinals: Any) -> Any:
     return pd.arrays.PeriodArray(_integers(ordinals), dtype=pd.PeriodDtype(frequency))
 
 
-def _dump_intervals(_: Packer, array: Any) -> list[Any]:
+def _dump_intervals(_: Packing, array: Any) -> list[Any]:
     return ["intervals", array.left, array.right, array.closed]
 
 
@@ -257,7 +253,7 @@ def _revive_intervals(left: Any, right: Any, closed: Any) -> Any:
     return pd.arrays.IntervalArray.from_arrays(_part(left, pd.Index), _part(right, pd.Index), closed)
 
 
-_EXTENSIONS: dict[type, Callable[[Packer, Any], list[Any]]] = {
+_EXTENSIONS: dict[type, Callable[[Packing, Any], list[Any]]] = {
     pd.CategoricalDtype: _dump_categorical,
     pd.DatetimeTZDtype: _dump_zoned,
     pd.StringDtype: _dump_strings,
@@ -282,7 +278,7 @@ _EXTENSION_LOADERS: dict[str, Callable[..., Any]] = {
 # Indexes ----------------------------------------------------------------------------------------------------
 
 
-def _dump_index(p: Packer, index: pd.Index[Any]) -> tuple[int, bytes]:
+def _dump_index(p: Packing, index: pd.Index[Any]) -> tuple[int, bytes]:
     frequency = index.freq if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex) else None
     parts = ["values", index.name, _values(index)]
     if frequency is not None:
@@ -318,7 +314,7 @@ def _revive_regular(name: Any, values: Any, frequency: Any) -> pd.Index[Any]:
     return type(index)(index, freq=_parse_frequency(frequency, to_offset), name=name)
 
 
-def _dump_range(p: Packer, index: pd.RangeIndex) -> tuple[int, bytes]:
+def _dump_range(p: Packing, index: pd.RangeIndex) -> tuple[int, bytes]:
     return Tag.INDEX, p.pack(["range", index.name, index.start, index.stop, index.step])
 
 
@@ -339,7 +335,7 @@ def _level(level: Any) -> Any:
     return level
 
 
-def _dump_multi(p: Packer, index: Any) -> tuple[int, bytes]:
+def _dump_multi(p: Packing, index: Any) -> tuple[int, bytes]:
     levels = [_level(level.rename(None)) for level in index.levels]
     if not all(level.is_unique for level in levels):
         raise Unsupported(
@@ -366,7 +362,7 @@ _INDEX_LOADERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _load_index(u: Unpacker, data: bytes) -> Any:
+def _load_index(u: Unpacking, data: bytes) -> Any:
     kind, *parts = u.array(data)
     return _INDEX_LOADERS[kind](*parts)
 
@@ -384,11 +380,11 @@ def _set_extras(holder: Any, attrs: Any, duplicates: Any) -> None:
         holder.flags.allows_duplicate_labels = False
 
 
-def _dump_series(p: Packer, series: pd.Series[Any]) -> tuple[int, bytes]:
+def _dump_series(p: Packing, series: pd.Series[Any]) -> tuple[int, bytes]:
     return Tag.SERIES, p.pack([series.name, series.index, _values(series), *_extras(series)])
 
 
-def _load_series(u: Unpacker, data: bytes) -> pd.Series[Any]:
+def _load_series(u: Unpacking, data: bytes) -> pd.Series[Any]:
     name, index, values, *extras = u.array(data)
     series = _column(_part(index, pd.Index), values)
     series.name = name
@@ -404,12 +400,12 @@ def _column(index: pd.Index[Any], values: Any) -> pd.Series[Any]:
     return series
 
 
-def _dump_table(p: Packer, table: pd.DataFrame) -> tuple[int, bytes]:
+def _dump_table(p: Packing, table: pd.DataFrame) -> tuple[int, bytes]:
     columns = [_values(column) for _, column in table.items()]
     return Tag.DATAFRAME, p.pack([table.index, table.columns, columns, *_extras(table)])
 
 
-def _load_table(u: Unpacker, data: bytes) -> pd.DataFrame:
+def _load_table(u: Unpacking, data: bytes) -> pd.DataFrame:
     index, labels, columns, *extras = u.array(data)
     if len(_part(labels, pd.Index)) != len(columns):
         raise Corrupt("a stored pandas table does not have as many columns as labels")
@@ -438,7 +434,7 @@ _DUMPERS: dict[type, Dumper] = {
     **dict.fromkeys((pd.PeriodIndex, pd.IntervalIndex), _dump_index),
 }
 
-LOADERS: dict[Tag, Callable[[Unpacker, bytes], Any]] = {
+LOADERS: dict[Tag, Callable[[Unpacking, bytes], Any]] = {
     Tag.TIMESTAMP: _load_timestamp,
     Tag.PANDAS_TIMEDELTA: _load_timedelta,
     Tag.PERIOD: _load_period,

@@ -65,23 +65,11 @@ def _default(static: Any, factory: Any, missing: object) -> Callable[[], Any] | 
     return functools.partial(copy.deepcopy, static) if type(static) in (list, dict, set) else lambda: static
 
 
-def _fill(fields: dict[str, Any], defaults: dict[str, Callable[[], Any] | None]) -> None:
-    """Give fields that the class gained since their default; `Misfit` where it lost one or has no default."""
-    if fields.keys() - defaults.keys():
-        raise Misfit
-    for name, make in defaults.items():
-        if name not in fields:
-            if make is None:
-                raise Misfit
-            fields[name] = make()
-
-
 _put = object.__setattr__
 
 
-@final
-class FieldsPlan(Plan):
-    """Dataclasses, attrs classes and plain slotted ones: a name and a value for each field."""
+class _DeclaredPlan(Plan):
+    """For classes that declare their fields, some with a default."""
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
         super().__init__(cls, ref)
@@ -89,6 +77,24 @@ class FieldsPlan(Plan):
         self.names = tuple(defaults)
         self._known = frozenset(defaults)
         self._defaults = defaults
+
+    def _fill(self, fields: dict[str, Any]) -> None:
+        """Give fields that the class gained since their default; `Misfit` where it lost one or has no default."""
+        if fields.keys() - self._known:
+            raise Misfit
+        for name, make in self._defaults.items():
+            if name not in fields:
+                if make is None:
+                    raise Misfit
+                fields[name] = make()
+
+
+@final
+class FieldsPlan(_DeclaredPlan):
+    """Dataclasses, attrs classes and plain slotted ones: a name and a value for each field."""
+
+    def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
+        super().__init__(cls, ref, tag, defaults)
         self._has_dict = revival.lookup(cls, "__dict__") is not None
         self._has_slots = any(type(revival.lookup(cls, name)) is MemberDescriptorType for name in defaults)
 
@@ -118,7 +124,7 @@ class FieldsPlan(Plan):
     def load(self, parts: list[Any]) -> Any:
         fields: dict[str, Any] = parts[1]
         if fields.keys() != self._known:
-            _fill(fields, self._defaults)
+            self._fill(fields)
         obj: Any = object.__new__(self.cls)
         if self._has_dict and not self._has_slots:
             object.__getattribute__(obj, "__dict__").update(fields)
@@ -132,15 +138,11 @@ class FieldsPlan(Plan):
 
 
 @final
-class PydanticPlan(Plan):
+class PydanticPlan(_DeclaredPlan):
     """Pydantic models, version 2 and version 1: fields, which of them were set, extra and private ones."""
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
-        super().__init__(cls, ref)
-        self.tag = tag
-        self.names = tuple(defaults)
-        self._known = frozenset(defaults)
-        self._defaults = defaults
+        super().__init__(cls, ref, tag, defaults)
         self._v1 = tag is Tag.PYDANTIC_V1
         self._set_slot = "__fields_set__" if self._v1 else "__pydantic_fields_set__"
         self._private_names: tuple[str, ...] = tuple(getattr(cls, "__private_attributes__", ())) if self._v1 else ()
@@ -188,7 +190,7 @@ class PydanticPlan(Plan):
     ) -> Any:
         """An instance with exactly this inside."""
         if fields.keys() != self._known:
-            _fill(fields, self._defaults)
+            self._fill(fields)
         obj: Any = object.__new__(self.cls)
         if self._v1:
             _put(obj, "__dict__", fields | (extra or {}))

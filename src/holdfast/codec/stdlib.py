@@ -13,83 +13,66 @@ import struct
 import sys
 import uuid
 import zoneinfo
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from holdfast.codec import wire
+from holdfast.codec.kinds import Kind, NotHere, Packing, Unpacking
 from holdfast.codec.tags import Tag
 from holdfast.errors import Corrupt, Unsupported
 
-if TYPE_CHECKING:
-    from holdfast.codec.packing import Packer
-    from holdfast.codec.unpacking import Unpacker
 
-
-class NotHere(Exception):
-    """The value is sound, and this machine or process has no such thing: it stays inert."""
-
-
-class Kind(NamedTuple):
-    """One exact type, its tag, and the two directions."""
-
-    type: type
-    tag: Tag
-    dump: Callable[[Packer, Any], bytes]
-    load: Callable[[Unpacker, bytes], Any]
-
-
-def dump_tuple(p: Packer, value: tuple[Any, ...]) -> bytes:
+def dump_tuple(p: Packing, value: tuple[Any, ...]) -> bytes:
     return p.pack(list(value))
 
 
-def load_tuple(u: Unpacker, data: bytes) -> tuple[Any, ...]:
+def load_tuple(u: Unpacking, data: bytes) -> tuple[Any, ...]:
     return tuple(u.array(data))
 
 
-def dump_set(p: Packer, value: Any) -> bytes:
+def dump_set(p: Packing, value: Any) -> bytes:
     return wire.join_array(sorted(map(p.pack, value)))
 
 
-def dump_dict(p: Packer, value: dict[Any, Any]) -> bytes:
+def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:
     """A dict as alternating keys and values. Plain dicts with string keys do not come this way."""
     return p.pack([part for pair in value.items() for part in pair])
 
 
-def load_dict(u: Unpacker, data: bytes) -> dict[Any, Any]:
+def load_dict(u: Unpacking, data: bytes) -> dict[Any, Any]:
     parts = u.array(data)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def dump_int(_: Packer, value: int) -> bytes:
+def dump_int(_: Packing, value: int) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
-def load_int(_: Unpacker, data: bytes) -> int:
+def load_int(_: Unpacking, data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
 _COMPLEX = struct.Struct(">dd")
 
 
-def load_complex(_: Unpacker, data: bytes) -> complex:
+def load_complex(_: Unpacking, data: bytes) -> complex:
     return complex(*_COMPLEX.unpack(data))
 
 
-def load_range(u: Unpacker, data: bytes) -> range:
+def load_range(u: Unpacking, data: bytes) -> range:
     return range(*u.array(data, int, int, int))
 
 
 # datetime ---------------------------------------------------------------------------------------------------
 
 
-def _dump_moment(p: Packer, value: dt.datetime | dt.time) -> bytes:
+def _dump_moment(p: Packing, value: dt.datetime | dt.time) -> bytes:
     parts: list[Any] = [value.replace(tzinfo=None).isoformat()]
     if value.tzinfo is not None or value.fold:
         parts += [value.tzinfo, value.fold]
     return p.pack(parts)
 
 
-def _moment_parts(u: Unpacker, data: bytes) -> tuple[str, dict[str, Any]]:
+def _moment_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
     text, *rest = u.array(data)
     if not rest:
         return text, {}
@@ -99,27 +82,27 @@ def _moment_parts(u: Unpacker, data: bytes) -> tuple[str, dict[str, Any]]:
     return text, {"tzinfo": zone, "fold": fold}
 
 
-def load_datetime(u: Unpacker, data: bytes) -> dt.datetime:
+def load_datetime(u: Unpacking, data: bytes) -> dt.datetime:
     text, rest = _moment_parts(u, data)
     moment = dt.datetime.fromisoformat(text)
     return moment.replace(**rest) if rest else moment
 
 
-def load_time(u: Unpacker, data: bytes) -> dt.time:
+def load_time(u: Unpacking, data: bytes) -> dt.time:
     text, rest = _moment_parts(u, data)
     moment = dt.time.fromisoformat(text)
     return moment.replace(**rest) if rest else moment
 
 
-def dump_timezone(p: Packer, value: dt.timezone) -> bytes:
+def dump_timezone(p: Packing, value: dt.timezone) -> bytes:
     return p.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
 
 
-def load_timezone(u: Unpacker, data: bytes) -> dt.timezone:
+def load_timezone(u: Unpacking, data: bytes) -> dt.timezone:
     return dt.timezone(*u.array(data))
 
 
-def dump_zoneinfo(_: Packer, value: zoneinfo.ZoneInfo) -> bytes:
+def dump_zoneinfo(_: Packing, value: zoneinfo.ZoneInfo) -> bytes:
     if value.key is None:
         raise Unsupported("a ZoneInfo without a key can not be saved", hint="Make it with ZoneInfo('Area/City')")
     return value.key.encode()
@@ -128,7 +111,7 @@ def dump_zoneinfo(_: Packer, value: zoneinfo.ZoneInfo) -> bytes:
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 
-def load_zoneinfo(_: Unpacker, data: bytes) -> zoneinfo.ZoneInfo:
+def load_zoneinfo(_: Unpacking, data: bytes) -> zoneinfo.ZoneInfo:
     key = data.decode()
     if not _ZONE_KEY.fullmatch(key):
         raise Corrupt(f"{key!r} names no time zone")
@@ -150,11 +133,11 @@ _PATH_NAMES = {cls: name for name, cls in _PATHS.items()}
 _FOREIGN_PATH = "posix" if sys.platform == "win32" else "windows"
 
 
-def dump_path(p: Packer, value: pathlib.PurePath) -> bytes:
+def dump_path(p: Packing, value: pathlib.PurePath) -> bytes:
     return p.pack([_PATH_NAMES[type(value)], str(value)])
 
 
-def load_path(u: Unpacker, data: bytes) -> pathlib.PurePath:
+def load_path(u: Unpacking, data: bytes) -> pathlib.PurePath:
     flavour, text = u.array(data, str, str)
     if flavour == _FOREIGN_PATH:
         raise NotHere
@@ -164,11 +147,11 @@ def load_path(u: Unpacker, data: bytes) -> pathlib.PurePath:
 _PATTERN_FLAGS = int(re.A | re.I | re.L | re.M | re.S | re.U | re.X)
 
 
-def dump_pattern(p: Packer, value: re.Pattern[Any]) -> bytes:
+def dump_pattern(p: Packing, value: re.Pattern[Any]) -> bytes:
     return p.pack([value.pattern, value.flags & _PATTERN_FLAGS])
 
 
-def load_pattern(u: Unpacker, data: bytes) -> re.Pattern[Any]:
+def load_pattern(u: Unpacking, data: bytes) -> re.Pattern[Any]:
     pattern, flags = u.array(data)
     if flags & ~_PATTERN_FLAGS:
         raise Corrupt("a stored regular expression has unknown flags")  # re.DEBUG would print
@@ -185,11 +168,11 @@ _ADDRESSES: tuple[type, ...] = (
 )
 
 
-def dump_address(p: Packer, value: Any) -> bytes:
+def dump_address(p: Packing, value: Any) -> bytes:
     return p.pack([_ADDRESSES.index(type(value)), str(value)])
 
 
-def load_address(u: Unpacker, data: bytes) -> Any:
+def load_address(u: Unpacking, data: bytes) -> Any:
     kind, text = u.array(data, int, str)
     return _ADDRESSES[kind](text)
 
@@ -197,23 +180,23 @@ def load_address(u: Unpacker, data: bytes) -> Any:
 # collections ------------------------------------------------------------------------------------------------
 
 
-def load_deque(u: Unpacker, data: bytes) -> collections.deque[Any]:
+def load_deque(u: Unpacking, data: bytes) -> collections.deque[Any]:
     maxlen, items = u.array(data)
     return collections.deque(items, maxlen)
 
 
-def dump_defaultdict(p: Packer, value: collections.defaultdict[Any, Any]) -> bytes:
+def dump_defaultdict(p: Packing, value: collections.defaultdict[Any, Any]) -> bytes:
     return p.pack([value.default_factory, dict(value)])
 
 
-def load_defaultdict(u: Unpacker, data: bytes) -> collections.defaultdict[Any, Any]:
+def load_defaultdict(u: Unpacking, data: bytes) -> collections.defaultdict[Any, Any]:
     factory, items = u.array(data)
     if factory is not None and not callable(factory):
         raise NotHere
     return collections.defaultdict(factory, items)
 
 
-def load_counter(u: Unpacker, data: bytes) -> collections.Counter[Any]:
+def load_counter(u: Unpacking, data: bytes) -> collections.Counter[Any]:
     counter: collections.Counter[Any] = collections.Counter()
     dict.update(counter, load_dict(u, data))
     return counter

@@ -15,10 +15,11 @@ from msgspec.msgpack import Decoder
 
 from holdfast.codec import revival, wire
 from holdfast.codec.inert import Inert
+from holdfast.codec.kinds import Loader, NotHere, Unpacking
 from holdfast.codec.plans import Misfit, Plan, PydanticPlan, plan_for
 from holdfast.codec.registry import Registry
 from holdfast.codec.shapes import SHAPES
-from holdfast.codec.stdlib import KINDS, NotHere
+from holdfast.codec.stdlib import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
 
@@ -30,8 +31,6 @@ The decoder takes less than 400 bytes of stack a level, and Python 3.11 and 3.14
 
 # What may go wrong in the shortcut of `unpack_batch`; the long way then says what it was.
 _ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, Misfit, NotHere)
-
-Loader = Callable[["Unpacker", bytes], Any]
 
 
 class Unpacker:
@@ -156,7 +155,7 @@ class Unpacker:
         return thing
 
 
-def _parts(u: Unpacker, data: bytes, count: int) -> list[Any]:
+def _parts(u: Unpacking, data: bytes, count: int) -> list[Any]:
     parts = u.array(data)
     if len(parts) < count or type(parts[0]) is not str:
         raise Corrupt("a stored object lacks its class name or its parts")
@@ -203,7 +202,7 @@ def _plan(ref: str, tag: int) -> Plan:
 def _load_object(tag: Tag) -> Loader:
     fields_type = {Tag.ENUM: str, Tag.FLAG: int}.get(tag, dict)
 
-    def load(u: Unpacker, data: bytes) -> Any:
+    def load(u: Unpacking, data: bytes) -> Any:
         parts = _parts(u, data, 2)
         if type(parts[1]) is not fields_type:
             raise Corrupt("a stored object's fields are not fields")
@@ -231,7 +230,7 @@ def _maker(number: int) -> Callable[[Any], Any]:
 
 
 def _load_array(tag: Tag, library: str) -> Loader:
-    def load(u: Unpacker, data: bytes) -> Any:
+    def load(u: Unpacking, data: bytes) -> Any:
         if library not in sys.modules:
             raise NotHere
         from holdfast.codec import arrays
@@ -241,7 +240,7 @@ def _load_array(tag: Tag, library: str) -> Loader:
     return load
 
 
-_LOADERS: dict[int, Loader] = {kind.tag: kind.load for kind in KINDS}
+_LOADERS: dict[int, Callable[[Unpacker, bytes], Any]] = {kind.tag: kind.load for kind in KINDS}
 _LOADERS |= {tag: _load_object(tag) for tag in Tag if Tag.DATACLASS <= tag <= Tag.EXCEPTION}
 _LOADERS |= {tag: _load_array(tag, "numpy") for tag in Tag if Tag.NDARRAY <= tag < Tag.TIMESTAMP}
 _LOADERS |= {tag: _load_array(tag, "pandas") for tag in Tag if Tag.TIMESTAMP <= tag <= Tag.INTERVAL}
