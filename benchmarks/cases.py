@@ -104,7 +104,7 @@ def _against_langgraph(what: str, messages: list[BaseMessage], pack_floor: float
 
 def codec_against_langgraph() -> list[Figure]:
     """Packing and reading messages, beside LangGraph's JsonPlusSerializer."""
-    return _against_langgraph("chat", chat(500), 4, 3) + _against_langgraph("tool use", tool_use(250), 3, 3)
+    return _against_langgraph("chat", chat(500), 4, 3) + _against_langgraph("tool use", tool_use(250), 2.5, 3)
 
 
 def typical_agent() -> list[Figure]:

@@ -213,7 +213,7 @@ def nested(depth: int, wrap: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("wrap", "limit"), [(lambda v: [v], 64), (lambda v: {"a": v}, 64), (lambda v: (v,), 32), (app.Frozen, 32)]
+    ("wrap", "limit"), [(lambda v: [v], 48), (lambda v: {"a": v}, 48), (lambda v: (v,), 24), (app.Frozen, 24)]
 )
 def test_depth(wrap: Any, limit: int) -> None:
     packed = codec.pack(nested(limit, wrap))
@@ -262,9 +262,10 @@ def test_shared_parts_do_not_blow_up() -> None:
 
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.codec.packing.MAX_VALUES", 100)
-    assert codec.pack([1] * 99)
-    with pytest.raises(TooLarge, match="more than 100 values"):
-        codec.pack([[1] * 99] * 2)
+    assert codec.pack([1] * 92)
+    for value in ([1] * 101, [[1] * 50] * 2, [()] * 12):
+        with pytest.raises(TooLarge, match="more than 100 values"):
+            codec.pack(value)
 
 
 def test_registered_types() -> None:

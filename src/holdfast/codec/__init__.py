@@ -10,7 +10,7 @@ from holdfast.codec.inert import Inert
 from holdfast.codec.packing import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
 from holdfast.codec.unpacking import Unpacker
-from holdfast.errors import HoldfastError, TooDeep
+from holdfast.errors import HoldfastError, Invalid, TooDeep
 
 __all__ = ["Codec", "Inert", "Limits", "Registry", "default_codec"]
 
@@ -36,7 +36,7 @@ class Codec:
         """
         try:
             return Packer(self.registry, self.limits.max_bytes).pack_top(value)
-        except (HoldfastError, RecursionError) as error:
+        except (HoldfastError, RuntimeError) as error:
             raise self._located(value, error) from error.__cause__
 
     def pack_items(self, values: Iterable[Any]) -> list[bytes]:
@@ -45,13 +45,15 @@ class Codec:
         packer = Packer(self.registry, self.limits.max_bytes)
         try:
             return packer.pack_batch(values)
-        except (HoldfastError, RecursionError) as error:
+        except (HoldfastError, RuntimeError) as error:
             raise self._located(values, error) from error.__cause__
 
-    def _located(self, value: Any, error: HoldfastError | RecursionError) -> HoldfastError:
+    def _located(self, value: Any, error: HoldfastError | RuntimeError) -> HoldfastError:
         if isinstance(error, RecursionError):
             # Within the format's limits, but there is not enough of Python's stack left to get there.
             return TooDeep("the value nests too deeply for what is left of the stack")
+        if isinstance(error, RuntimeError):
+            return Invalid("the value changed while it was being saved", hint="Save a copy, or under a lock")
         return locate(value, error, self.registry, self.limits.max_bytes)
 
     def unpack(self, data: bytes) -> Any:

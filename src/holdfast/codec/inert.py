@@ -7,7 +7,10 @@ from typing import Any, final
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
+from holdfast.codec.shapes import SHAPES
 from holdfast.codec.tags import Tag
+from holdfast.codec.wire import check_depth
+from holdfast.errors import HoldfastError, Invalid
 
 
 @final
@@ -25,18 +28,18 @@ class Inert:
     data: bytes
 
     def __init__(self, tag: int, data: bytes) -> None:
-        object.__setattr__(self, "tag", tag)
+        if tag not in range(128) or type(data) is not bytes:
+            raise Invalid("an inert value has a tag from 0 to 127, and bytes")
+        object.__setattr__(self, "tag", int(tag))
         object.__setattr__(self, "data", data)
 
     @property
     def type_name(self) -> str:
         """The stored name of its type: a class as `module:qualname`, or what kind of value it is."""
-        from holdfast.codec.shapes import SHAPES
-
         parts = self._parts()
-        if self.tag == Tag.SHAPED and len(parts) == 3 and parts[1] in SHAPES:
+        if self.tag == Tag.SHAPED and len(parts) == 3 and type(parts[1]) is int and parts[1] in SHAPES:
             return SHAPES[parts[1]].ref
-        if Tag.DATACLASS <= self.tag <= Tag.REGISTERED and parts and isinstance(parts[0], str):
+        if Tag.DATACLASS <= self.tag <= Tag.REGISTERED and parts and type(parts[0]) is str:
             return parts[0]
         try:
             return Tag(self.tag).name.lower()
@@ -44,12 +47,10 @@ class Inert:
             return f"unknown type {self.tag}"
 
     def _parts(self) -> list[Any]:
-        from holdfast.codec.wire import check_depth
-
-        check_depth(self.data)
         try:
+            check_depth(self.data)
             parts = decode(self.data, ext_hook=lambda tag, view: Inert(tag, bytes(view)))
-        except (MsgspecError, UnicodeDecodeError):
+        except (HoldfastError, MsgspecError, UnicodeDecodeError, RecursionError):
             return []
         return parts if type(parts) is list else [parts]
 
@@ -63,4 +64,6 @@ class Inert:
         return hash((self.tag, self.data))
 
     def __repr__(self) -> str:
-        return f"<Inert {self.type_name}, {len(self.data)} bytes>"
+        name = self.type_name
+        shown = name[:80] if name.isprintable() else ascii(name[:80])
+        return f"<Inert {shown}, {len(self.data)} bytes>"

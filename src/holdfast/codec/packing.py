@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from gc import get_referents
 from itertools import islice, repeat
-from operator import attrgetter, ne
+from operator import attrgetter, is_, length_hint, ne
 from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
 from typing import Any
 
@@ -41,9 +41,15 @@ _NOT_NATIVE = (OverflowError, UnicodeEncodeError)
 MAX_VALUES = 1 << 24
 """How many values one value may hold: a bound on the time that parts used many times over can take."""
 
+_CONTAINER = 8
+"""How many values a container or typed value counts for: what it takes to look at one."""
+
 _SPLIT = "Split it, or keep it as an artifact beside the state"
 
 _BATCH = 512
+_AT_ONCE = 128
+"""Containers spread out at a time: a long one that is used many times over must be noticed early."""
+
 _MANY = 64 * _BATCH
 """How many values a batch may hold in all before its items are weighed one by one."""
 
@@ -51,17 +57,20 @@ _MANY = 64 * _BATCH
 class Packer:
     """One packing: what is left of the size limit, and how deep it is."""
 
-    __slots__ = ("_left", "_nesting", "_registry", "_room")
+    __slots__ = ("_left", "_max_bytes", "_nesting", "_registry", "_room")
 
     def __init__(self, registry: Registry, max_bytes: int, nesting: int = 0) -> None:
         self._registry = registry
-        self._room = max_bytes
+        self._max_bytes = self._room = max_bytes
         self._left = MAX_VALUES
         self._nesting = nesting
 
     def pack_top(self, value: Any) -> bytes:
         """The value as bytes that stand on their own. Errors do not know the path yet: `locate` finds it."""
-        return wire.top(self.pack(value))
+        packed = wire.top(self.pack(value))
+        if len(packed) > self._max_bytes:
+            raise _too_large()
+        return packed
 
     def pack_batch(self, values: list[Any]) -> list[bytes]:
         """The same for many values.
@@ -72,7 +81,7 @@ class Packer:
         packed: list[bytes] = []
         for start in range(0, len(values), _BATCH):
             part = values[start : start + _BATCH]
-            batch = _encode_batch(part)
+            batch = _encode_batch(part, self._room)
             if batch is None:
                 packed += map(self.pack_top, part)
             else:
@@ -84,7 +93,12 @@ class Packer:
         """The value as bytes, as they stand inside other packed bytes."""
         kind = type(value)
         if kind is list or kind is dict:
-            return self._pack_plain(value)
+            room, left = self._room, self._left
+            try:
+                return _encode(self._private(value, 1, careful=False))
+            except _NOT_NATIVE:
+                self._room, self._left = room, left
+                return _encode(self._private(value, 1, careful=True))
         if kind in _SCALARS:
             if kind is str or kind is bytes:
                 self.spend(len(value))
@@ -94,75 +108,55 @@ class Packer:
                 pass
         return wire.ext(*self._typed(value))
 
-    def _pack_plain(self, value: list[Any] | dict[Any, Any]) -> bytes:
-        if self._is_plain(value, 1):
-            try:
-                return _encode(value)
-            except _NOT_NATIVE:
-                pass
-        return _encode(self._rewrite(value))
+    def _private(self, value: Any, depth: int, *, careful: bool) -> Any:
+        """The same list or dict in containers of our own, with all that msgpack has no form for replaced by an ext.
 
-    def _is_plain(self, value: list[Any] | dict[Any, Any], depth: int) -> bool:
-        """Whether msgpack has a form for all of this. Weighs it, and looks at its depth, on the way.
-
-        The encoder is handed plain containers only, so it never calls back into Python while it holds one: another
-        thread can not change a container under its feet.
+        Our own, so that what is encoded is what was looked at: another thread may change the user's in between. Being
+        `careful` is looking at each string and integer too; without it the encoder raises for those it can not write.
         """
         if depth > wire.MAX_DEPTH:
             raise TooDeep(f"lists and dicts are nested more than {wire.MAX_DEPTH} deep")
-        plain = True
-        weight = 0
-        if type(value) is dict:
-            items = list(value.values())
-            plain = _SCALARS.issuperset(map(type, value))
-            weight = sum(len(key) for key in value if type(key) is str or type(key) is bytes)
+        own: Any = value.copy()
+        places: Any
+        if type(own) is dict:
+            if not _SCALARS.issuperset(map(type, own)) or (careful and not all(map(_is_native, own))):
+                return self._ext(own)
+            self.spend(sum(len(key) for key in own if type(key) is str or type(key) is bytes))
+            places = own.items()
         else:
-            items = value  # type: ignore[assignment]
-        self._left -= len(items)
-        if self._left < 0:
-            raise TooLarge(f"the value holds more than {MAX_VALUES} values", hint=_SPLIT)
-        self.spend(weight + len(items))
-        if len(items) > 16 and _NUMBERS.issuperset(map(type, items)):
-            return plain
+            places = enumerate(own)
+        self._count(len(own) + _CONTAINER)
+        self.spend(len(own))
+        if not careful and len(own) > 16 and _NUMBERS.issuperset(map(type, own.values() if type(own) is dict else own)):
+            return own
         weight = 0
-        for item in items:
+        for place, item in places:
             kind = type(item)
             if kind is str or kind is bytes:
                 weight += len(item)
+                if careful and not _is_native(item):
+                    own[place] = self._ext(item)
             elif kind is dict or kind is list:
-                if item and not self._is_plain(item, depth + 1):
-                    plain = False
-            elif kind not in _NUMBERS:
-                plain = False
+                own[place] = self._private(item, depth + 1, careful=careful) if item else kind()
+            elif kind not in _NUMBERS or (careful and not _is_native(item)):
+                own[place] = self._ext(item)
         self.spend(weight)
-        return plain
+        return own
+
+    def _ext(self, value: Any) -> Ext:
+        tag, payload = self._typed(value)
+        return Ext(int(tag), payload)
+
+    def _count(self, values: int) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise TooLarge(f"the value holds more than {MAX_VALUES} values", hint=_SPLIT)
 
     def spend(self, weight: int) -> None:
         """Count bytes that are about to be packed against the limit."""
         self._room -= weight
         if self._room < 0:
-            raise TooLarge("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
-
-    def _rewrite(self, value: Any) -> Any:
-        """The same value in containers of our own, with everything msgpack does not know replaced by an ext."""
-        kind = type(value)
-        if kind is list:
-            return [self._rewrite(item) for item in value]
-        if kind is dict:
-            pairs = list(value.items())
-            if all(type(key) in _SCALARS and self._rewrite(key) is key for key, _ in pairs):
-                return {key: self._rewrite(item) for key, item in pairs}
-            return Ext(int(Tag.DICT), self.pack([part for pair in pairs for part in pair]))
-        if kind is int:
-            native = -(1 << 63) <= value < 1 << 64
-        elif kind is str:
-            native = value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
-        else:
-            native = kind in _SCALARS
-        if native:
-            return value
-        tag, payload = self._typed(value)
-        return Ext(int(tag), payload)
+            raise _too_large()
 
     def _typed(self, value: Any) -> tuple[int, bytes]:
         """Tag and payload of a value that msgpack has no form for."""
@@ -172,6 +166,7 @@ class Packer:
             dump = self._dumper(kind, value)
         if self._nesting >= wire.MAX_NESTING:
             raise TooDeep(f"typed values are nested more than {wire.MAX_NESTING} deep")
+        self._count(_CONTAINER)
         self._nesting += 1
         result = dump(self, value)
         self._nesting -= 1
@@ -190,6 +185,17 @@ class Packer:
         if found is None:
             found = _LEARNED[kind] = _learn(kind)
         return found
+
+
+def _is_native(value: Any) -> bool:
+    """Whether msgpack has a form for just this integer, string or other scalar."""
+    if type(value) is int:
+        return -(1 << 63) <= value < 1 << 64
+    return type(value) is not str or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
 
 
 def _dump_inert(_: Packing, value: Inert) -> tuple[int, bytes]:
@@ -234,7 +240,7 @@ def _learn(kind: type) -> Dumper:
 
     def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
-        if len(fields) != len(plan.names) or any(rest[1:]):  # extra fields, private attributes
+        if any(rest[1:]):  # extra fields, private attributes
             return plan.tag, packer.pack(payload)
         return Tag.SHAPED, packer.pack([None, shape, fields])
 
@@ -249,41 +255,67 @@ _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
 
 
-def _encode_batch(values: list[Any]) -> list[bytes] | None:
+def _encode_batch(values: list[Any], room: int) -> list[bytes] | None:
     """The values as bytes that stand on their own, if all of them are plain or all are messages; else None."""
     kinds = list(map(type, values))
     distinct = set(kinds)
     try:
         if distinct <= _SHAPED_MODELS.keys():
             fields = list(map(_fields_of, values))
-            if (
-                any(map(ne, map(len, fields), map(_SHAPED_COUNTS.__getitem__, kinds)))
-                or any(map(_extra_of, values))
-                or not _all_plain(get_referents(*fields))
-            ):
+            if any(map(ne, map(len, fields), map(_SHAPED_COUNTS.__getitem__, kinds))) or any(map(_extra_of, values)):
                 return None
-            return list(map(_encode, zip(repeat(None), map(_SHAPED_MODELS.__getitem__, kinds), fields, strict=False)))
-        if distinct <= _PLAIN and _all_plain(values):
-            encoded = map(_encode, values)
-            return list(map(wire.top, encoded) if list in distinct else encoded)
-    except _NOT_NATIVE:
-        pass
+            levels = _plain_levels(get_referents(*fields), room, weighed=True)
+            if not levels:
+                return None
+            rows = zip(repeat(None), map(_SHAPED_MODELS.__getitem__, kinds), fields, strict=False)
+            encoded = list(map(_encode, rows))
+            return encoded if _unchanged(levels) else None
+        if distinct <= _PLAIN:
+            levels = _plain_levels(values, room)
+            encoded = list(map(_encode, values)) if levels else []
+            if not levels or not _unchanged(levels):
+                return None
+            return list(map(wire.top, encoded)) if list in distinct else encoded
+    except (*_NOT_NATIVE, TypeError):
+        pass  # TypeError: another thread put in something that was not there when it was looked at
     return None
 
 
-def _all_plain(level: list[Any]) -> bool:
-    """Whether there is nothing but plain values in here, at no great depth and not too many."""
+def _plain_levels(level: list[Any], room: int, *, weighed: bool = False) -> list[list[Any]] | None:
+    """Everything in here, level by level, if it is plain, not too deep and not too much; else None.
+
+    The fields of a message are few; whatever else there is is weighed before it is spread out or encoded.
+    """
+    levels = [level]
     many = 0
-    for _ in range(wire.MAX_DEPTH):
+    while len(levels) <= wire.MAX_DEPTH:
         if not set(map(type, level)) <= _PLAIN:
+            return None
+        if not weighed:
+            room -= sum(map(length_hint, level))
+            if room < 0:
+                return None
+        weighed = False
+        below: list[Any] = []
+        for start in range(0, len(level), _AT_ONCE):
+            below += get_referents(*level[start : start + _AT_ONCE])
+            if many + len(below) > _MANY:
+                return None
+        if not below:
+            return levels
+        many += len(below)
+        levels.append(below)
+        level = below
+    return None
+
+
+def _unchanged(levels: list[list[Any]]) -> bool:
+    """Whether the same things still refer to the same: no other thread changed them while they were encoded."""
+    for above, below in zip(levels, [*levels[1:], []], strict=True):
+        now = get_referents(*above)
+        if len(now) != len(below) or not all(map(is_, now, below)):
             return False
-        level = get_referents(*level)
-        if not level:
-            return True
-        many += len(level)
-        if many > _MANY:
-            return False
-    return False
+    return True
 
 
 # Where in a value packing failed ------------------------------------------------------------------------------
@@ -335,15 +367,22 @@ def _tidy(path: str) -> str:
     return path if len(path) <= 300 else f"{path[:200]} … {path[-80:]}"
 
 
+def _shown(key: Any) -> str:
+    try:
+        return repr(key)[:80]
+    except Exception:  # noqa: BLE001 - it is the application's `__repr__`, and there is an error to report already
+        return f"<{type(key).__name__}>"
+
+
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if issubclass(kind, dict):
         for key, item in list(value.items()):
-            yield f"[the key {key!r}]", key
-            yield f".{key}" if type(key) is str and key.isidentifier() else f"[{key!r}]", item
+            yield f"[the key {_shown(key)}]", key
+            yield f".{key}" if type(key) is str and key.isidentifier() else f"[{_shown(key)}]", item
     elif kind in (set, frozenset):
         for item in list(value):
-            yield f"[the item {item!r}]", item
+            yield f"[the item {_shown(item)}]", item
     elif _PLANS.get(kind) is not None:
         yield from _PLANS[kind].children(value)
     elif issubclass(kind, list | tuple | deque):

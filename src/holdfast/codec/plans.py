@@ -7,14 +7,14 @@ and the value stays inert.
 
 from __future__ import annotations
 
-import copy
+import builtins
 import dataclasses
 import enum
 import functools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from types import MemberDescriptorType
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
 from holdfast.codec import revival
@@ -50,19 +50,25 @@ class Plan(ABC):
 
 
 _NO_DEFAULT = object()
-_PLAIN_FACTORIES = frozenset({list, dict, set, frozenset, tuple, str, int, float, bool, bytes})
+_PLAIN_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes)
+_CONTAINERS = (list, dict, set)
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def _default(static: Any, factory: Any, missing: object) -> Callable[[], Any] | None:
     """How to fill a field that was added to a class after the value was stored; None where that is unknown.
 
-    A factory of the application is not called: only Python's own empty containers and scalars are.
+    Nothing of the application is called: a factory counts only if it is one of Python's own, and a default that
+    could be changed is copied only if there is nothing but plain values in it.
     """
     if factory is not None and factory is not missing:
-        return factory if factory in _PLAIN_FACTORIES else None
+        return next((plain for plain in _PLAIN_FACTORIES if plain is factory), None)
     if static is missing:
         return None
-    return functools.partial(copy.deepcopy, static) if type(static) in (list, dict, set) else lambda: static
+    if type(static) not in _CONTAINERS:
+        return lambda: static
+    parts = [*static, *(static.values() if type(static) is dict else ())]
+    return static.copy if _PLAIN.issuperset(map(type, parts)) else None
 
 
 _put = object.__setattr__
@@ -77,6 +83,18 @@ class _DeclaredPlan(Plan):
         self.names = tuple(defaults)
         self._known = frozenset(defaults)
         self._defaults = defaults
+        self._strays: tuple[str, ...] = ()
+
+    def _check_strays(self, own: dict[str, Any]) -> None:
+        """Refuse an object that has attributes which are not fields, and would be lost."""
+        for name in own.keys() - self._known:
+            if type(revival.lookup(self.cls, name)) is not functools.cached_property:
+                raise _stray(self.ref, name)
+
+    def _check_slots(self, obj: Any) -> None:
+        for name in self._strays:
+            if _has_slot(obj, name):
+                raise _stray(self.ref, name)
 
     def _fill(self, fields: dict[str, Any]) -> None:
         """Give fields that the class gained since their default; `Misfit` where it lost one or has no default."""
@@ -97,25 +115,22 @@ class FieldsPlan(_DeclaredPlan):
         super().__init__(cls, ref, tag, defaults)
         self._has_dict = revival.lookup(cls, "__dict__") is not None
         self._has_slots = any(type(revival.lookup(cls, name)) is MemberDescriptorType for name in defaults)
+        self._strays = revival.stray_slots(cls, defaults)
 
     def fields(self, obj: Any) -> dict[str, Any]:
         """The instance's fields, in the order the class declares them."""
         if self._has_dict:
             own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
-            if tuple(own) == self.names:
+            if tuple(own) == self.names and not self._strays:
                 return own
-            for name in own.keys() - self._known:
-                if type(revival.lookup(self.cls, name)) is not functools.cached_property:
-                    raise Unsupported(
-                        f"{self.ref} object has an attribute {name!r} that is not one of its fields",
-                        hint="Declare it as a field, delete it before saving, or register the class",
-                    )
+            self._check_strays(own)
+        self._check_slots(obj)
         found = {}
         for name in self.names:
             try:
                 found[name] = object.__getattribute__(obj, name)
             except AttributeError:
-                continue
+                raise _missing(self.ref, name) from None
         return found
 
     def dump(self, obj: Any) -> list[Any]:
@@ -137,6 +152,9 @@ class FieldsPlan(_DeclaredPlan):
         return ((f".{name}", value) for name, value in self.fields(obj).items())
 
 
+_PYDANTIC_SLOTS = ("__fields_set__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+
+
 @final
 class PydanticPlan(_DeclaredPlan):
     """Pydantic models, version 2 and version 1: fields, which of them were set, extra and private ones."""
@@ -145,15 +163,18 @@ class PydanticPlan(_DeclaredPlan):
         super().__init__(cls, ref, tag, defaults)
         self._v1 = tag is Tag.PYDANTIC_V1
         self._set_slot = "__fields_set__" if self._v1 else "__pydantic_fields_set__"
-        self._private_names: tuple[str, ...] = tuple(getattr(cls, "__private_attributes__", ())) if self._v1 else ()
+        private = revival.lookup(cls, "__private_attributes__")
+        self._private_names: tuple[str, ...] = tuple(private) if self._v1 and type(private) is dict else ()
         self._keeps_extra = not self._v1 and revival.lookup(cls, "model_config").get("extra") == "allow"
-        self.has_private = bool(self._private_names or revival.lookup(cls, "__private_attributes__"))
+        self.has_private = bool(private)
         # A RootModel declares that it never has extra fields or private attributes, and has no slots for them.
         self._has_slots = type(revival.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
+        self._strays = revival.stray_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
         self._all = set(defaults)
 
     def state(self, obj: Any) -> tuple[dict[str, Any], set[str], dict[str, Any] | None, dict[str, Any] | None]:
         """Fields, names of the set ones, extra fields, private attributes."""
+        self._check_slots(obj)
         own: dict[str, Any] = object.__getattribute__(obj, "__dict__")
         was_set: set[str] = object.__getattribute__(obj, self._set_slot)
         if self._v1:
@@ -164,6 +185,11 @@ class PydanticPlan(_DeclaredPlan):
             extra = object.__getattribute__(obj, "__pydantic_extra__")
             private = object.__getattribute__(obj, "__pydantic_private__")
         if tuple(own) != self.names:
+            if not self._v1:
+                self._check_strays(own)
+            for name in self.names:
+                if name not in own:
+                    raise _missing(self.ref, name)
             own = {name: own[name] for name in own if name in self._known}
         return own, was_set, extra, private
 
@@ -178,12 +204,16 @@ class PydanticPlan(_DeclaredPlan):
         return payload
 
     def load(self, parts: list[Any]) -> Any:
-        fields: dict[str, Any] = parts[1]
-        _, _, mask, extra, private, *strangers = parts
-        names = (*fields, *(extra or ()))
+        _, fields, mask, extra, private, *rest = parts
+        names = (*fields, *(_checked(extra) or ()))
+        if type(mask) is not int or not 0 <= mask < 1 << len(names):
+            raise ValueError("which fields were set is not known")
         was_set = {name for i, name in enumerate(names) if mask >> i & 1}
-        was_set.update(*strangers)
-        return self.make(fields, was_set, extra, private)
+        for strangers in rest:
+            if type(strangers) is not list or any(type(name) is not str for name in strangers):
+                raise ValueError("which fields were set is not known")
+            was_set.update(strangers)
+        return self.make(fields, was_set, extra, _checked(private))
 
     def make(
         self, fields: dict[str, Any], was_set: set[str], extra: dict[str, Any] | None, private: dict[str, Any] | None
@@ -214,7 +244,7 @@ class PydanticPlan(_DeclaredPlan):
 
         The same as `make`, spelled out for the most frequent values of all.
         """
-        if tuple(fields) != self.names and fields.keys() != self._all:
+        if type(fields) is not dict or (tuple(fields) != self.names and fields.keys() != self._all):
             raise Misfit
         obj: Any = object.__new__(self.cls)
         _put(obj, "__dict__", fields)
@@ -228,6 +258,24 @@ class PydanticPlan(_DeclaredPlan):
         for part in (fields, extra, private):
             for name, value in (part or {}).items():
                 yield f".{name}", value
+
+
+def _checked(entries: Any) -> dict[str, Any] | None:
+    """Extra fields or private attributes from stored parts: a dict by name, or None."""
+    if entries is None or (type(entries) is dict and all(type(name) is str for name in entries)):
+        return entries
+    raise ValueError("the attributes of a model are not attributes")
+
+
+def _stray(ref: str, name: str) -> Unsupported:
+    return Unsupported(
+        f"{ref} object has an attribute {name!r} that is not one of its fields",
+        hint="Declare it as a field, delete it before saving, or register the class",
+    )
+
+
+def _missing(ref: str, name: str) -> Unsupported:
+    return Unsupported(f"{ref} object has no value for its field {name!r}", hint="Give it one, or register the class")
 
 
 def _has_slot(obj: Any, name: str) -> bool:
@@ -274,26 +322,31 @@ class EnumPlan(Plan):
         super().__init__(cls, ref)
         self._members: dict[str, Any] = revival.lookup(cls, "_member_map_")
         self._combines = (
-            issubclass(cls, enum.Flag)
+            enum.Flag in revival.mro(cls)
             and type(cls) is enum.EnumType
             and revival.lookup(cls, "_missing_") is revival.class_dict(enum.Flag)["_missing_"]
+            and revival.lookup(cls, "_member_type_") in (object, int)
         )
         self.tag = Tag.FLAG if self._combines else Tag.ENUM
 
     def dump(self, obj: Any) -> list[Any]:
-        if self._combines:
+        if self._combines and self._is_known(obj._value_):
             return [self.ref, obj._value_]
         name: str = obj._name_
         if self._members.get(name) is not obj:
             raise Unsupported(f"{obj!r} is not a declared member of {self.ref}", hint="Register the class")
         return [self.ref, name]
 
+    def _is_known(self, value: int) -> bool:
+        """Whether a value combines declared flags. Python keeps every other value it is asked for, for good."""
+        mask: int = revival.lookup(self.cls, "_flag_mask_")
+        return 0 <= value <= mask and not value & ~mask
+
     def load(self, parts: list[Any]) -> Any:
         if self._combines:
-            try:
-                return self.cls(parts[1])  # the standard library's own look-up: `_missing_` was checked
-            except ValueError:
-                raise Misfit from None
+            if not self._is_known(parts[1]):
+                raise Misfit
+            return self.cls(parts[1])  # the standard library's own look-up: `_missing_` was checked
         member = self._members.get(parts[1])
         if member is None:
             raise Misfit
@@ -303,8 +356,8 @@ class EnumPlan(Plan):
         return iter(())
 
 
-# Attributes of built-in exceptions that stand in neither `args` nor `__dict__`.
-_EXCEPTION_ATTRIBUTES = ("name", "path", "name_from", "filename2", "characters_written")
+# What every exception has, kept in other ways or not at all; and what a group of them makes of its arguments.
+_OF_ALL_EXCEPTIONS = frozenset(vars(BaseException)) | {"message", "exceptions"}
 
 
 @final
@@ -316,24 +369,50 @@ class ExceptionPlan(Plan):
     def __init__(self, cls: type, ref: str) -> None:
         super().__init__(cls, ref)
         # Only the built-in part of the class is constructed; an `__init__` of the application is not called.
-        self._native = next(base for base in revival.mro(cls) if base.__module__ == "builtins")
-        self._extra = tuple(
-            name for name in _EXCEPTION_ATTRIBUTES if isinstance(revival.lookup(self._native, name), _MEMBER)
-        )
+        self._native: Any = next(base for base in revival.mro(cls) if base in _BUILT_IN_EXCEPTIONS)
+        # Attributes that built-in exceptions keep outside of `args` and `__dict__`, such as OSError's `errno`.
+        self._members = {
+            name: member
+            for base in reversed(revival.mro(self._native))
+            for name, member in revival.class_dict(base).items()
+            if type(member) in (MemberDescriptorType, GetSetDescriptorType) and name not in _OF_ALL_EXCEPTIONS
+        }
+        self._strays = revival.stray_slots(cls, {*self._members, *_OF_ALL_EXCEPTIONS})
 
-    def _parts(self, obj: BaseException) -> dict[str, Any]:
-        parts: dict[str, Any] = {"args": list(obj.args), "attributes": object.__getattribute__(obj, "__dict__")}
-        native = {name: value for name in self._extra if (value := getattr(obj, name, None)) is not None}
-        if isinstance(obj, OSError) and len(obj.args) == 2 and obj.filename is not None:
-            # OSError moves the file name out of its arguments.
-            parts["args"] += [obj.filename]
+    def _make(self, args: list[Any]) -> Any:
+        try:
+            obj = self._native.__new__(self.cls, *args)
+            self._native.__init__(obj, *args)
+        except (TypeError, ValueError):
+            raise Misfit from None
+        return obj
+
+    def _parts(self, obj: Any) -> dict[str, Any]:
+        args = list(_ARGS(obj))
+        attributes = object.__getattribute__(obj, "__dict__")
+        parts: dict[str, Any] = {"args": args, "attributes": attributes}
+        try:
+            again = self._make(args)
+        except Misfit:
+            raise Unsupported(
+                f"a {self.ref} can not be made again from its arguments",
+                hint="Save its text, or register the class",
+            ) from None
+        native = {}
+        for name, member in self._members.items():
+            value = _read(member, obj)
+            if value is not _read(member, again):
+                native[name] = value
         if native:
             parts["native"] = native
-        if obj.__cause__ is not None:
-            parts["cause"] = obj.__cause__
-        if obj.__context__ is not None:
-            parts["context"] = obj.__context__
-        if obj.__suppress_context__:
+        for name in self._strays:
+            if _has_slot(obj, name):
+                raise _stray(self.ref, name)
+        for name, member in _LINKS.items():
+            link = member.__get__(obj)
+            if link is not None:
+                parts[name] = link
+        if _SUPPRESS.__get__(obj):
             parts["suppress"] = True
         return parts
 
@@ -342,24 +421,22 @@ class ExceptionPlan(Plan):
 
     def load(self, parts: list[Any]) -> Any:
         fields: dict[str, Any] = parts[1]
-        args = fields["args"]
-        try:
-            obj: BaseException = self._native.__new__(self.cls, *args)
-            self._native.__init__(obj, *args)  # type: ignore[misc]
-        except (TypeError, ValueError):
-            raise Misfit from None
-        object.__getattribute__(obj, "__dict__").update(fields["attributes"])
-        for name, value in fields.get("native", {}).items():
-            if name not in self._extra:
+        args, attributes, native = fields["args"], fields["attributes"], fields.get("native", {})
+        if type(args) is not list or type(attributes) is not dict or type(native) is not dict:
+            raise ValueError("an exception's parts are not what they should be")
+        obj = self._make(args)
+        object.__getattribute__(obj, "__dict__").update(attributes)
+        for name, value in native.items():
+            if name not in self._members:
                 raise Misfit
-            setattr(obj, name, value)
-        for name, link in (("cause", "__cause__"), ("context", "__context__")):
-            value = fields.get(name)
-            if value is not None:
-                if not isinstance(value, BaseException):
+            self._members[name].__set__(obj, value)
+        for name, member in _LINKS.items():
+            link = fields.get(name)
+            if link is not None:
+                if not revival.is_a(link, BaseException):
                     raise Misfit
-                setattr(obj, link, value)
-        obj.__suppress_context__ = fields.get("suppress", False)
+                member.__set__(obj, link)
+        _SUPPRESS.__set__(obj, fields.get("suppress") is True)
         return obj
 
     def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
@@ -368,12 +445,24 @@ class ExceptionPlan(Plan):
             yield f".args[{i}]", value
         for name, value in (*parts["attributes"].items(), *parts.get("native", {}).items()):
             yield f".{name}", value
-        for name in ("cause", "context"):
+        for name in _LINKS:
             if name in parts:
                 yield f".__{name}__", parts[name]
 
 
-_MEMBER = (type(OSError.filename), type(BaseException.args))
+_BUILT_IN_EXCEPTIONS = frozenset(
+    thing for thing in vars(builtins).values() if isinstance(thing, type) and issubclass(thing, BaseException)
+)
+_ARGS = vars(BaseException)["args"].__get__
+_LINKS = {"cause": vars(BaseException)["__cause__"], "context": vars(BaseException)["__context__"]}
+_SUPPRESS = vars(BaseException)["__suppress_context__"]
+
+
+def _read(member: Any, obj: Any) -> Any:
+    try:
+        return member.__get__(obj)
+    except AttributeError:
+        return None
 
 
 def plan_for(cls: type) -> Plan:
@@ -382,9 +471,10 @@ def plan_for(cls: type) -> Plan:
     reason = revival.refusal(cls)
     plan = None if reason else _make_plan(cls, ref)
     if plan is None:
+        short = ref.rpartition(":")[2].rpartition(".")[2]
         raise Unsupported(
             f"a {ref} object can not be saved: {reason or 'it is not a data class Holdfast knows how to keep'}",
-            hint=f"Say how to keep it with holdfast.register({cls.__name__}, dump=…, load=…), or save its data instead",
+            hint=f"Say how to keep it with holdfast.register({short}, dump=…, load=…), or save its data instead",
         )
     return plan
 
@@ -399,7 +489,7 @@ def _make_plan(cls: type, ref: str) -> Plan | None:
         return NamedTuplePlan(cls, ref) if type(revival.lookup(cls, "_fields")) is tuple else None
     if revival.foreign_base(cls):
         return None
-    if revival.lookup(cls, "__pydantic_fields__") is not None:
+    if revival.lookup(cls, "__pydantic_fields_set__") is not None:
         return PydanticPlan(cls, ref, Tag.PYDANTIC, _pydantic_defaults(revival.lookup(cls, "__pydantic_fields__")))
     if revival.lookup(cls, "__fields_set__") is not None and type(revival.lookup(cls, "__fields__")) is dict:
         return PydanticPlan(cls, ref, Tag.PYDANTIC_V1, _pydantic_v1_defaults(revival.lookup(cls, "__fields__")))
@@ -408,29 +498,36 @@ def _make_plan(cls: type, ref: str) -> Plan | None:
     elif revival.lookup(cls, "__attrs_attrs__") is not None:
         tag, defaults = Tag.ATTRS, _attrs_defaults(revival.lookup(cls, "__attrs_attrs__"))
     elif ref == "langgraph.types:Send":
-        tag, defaults = Tag.DATACLASS, {name: (lambda: None) for name in cls.__slots__}  # type: ignore[attr-defined]
+        tag, defaults = Tag.DATACLASS, dict.fromkeys(revival.lookup(cls, "__slots__"), lambda: None)
     else:
         return None
     name = revival.intercepted(cls, tuple(defaults))
     if name:
         raise Unsupported(
             f"a {ref} object can not be saved: setting its field {name!r} runs a descriptor",
-            hint=f"Say how to keep it with holdfast.register({cls.__name__}, dump=…, load=…)",
+            hint="Say how to keep it with holdfast.register(…)",
         )
     return FieldsPlan(cls, ref, tag, defaults)
 
 
 def _dataclass_defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
-    return {f.name: _default(f.default, f.default_factory, dataclasses.MISSING) for f in dataclasses.fields(cls)}
+    declared = revival.lookup(cls, "__dataclass_fields__").values()
+    return {
+        f.name: _default(f.default, f.default_factory, dataclasses.MISSING) for f in declared if f._field_type is _FIELD
+    }
+
+
+_FIELD = next(iter(dataclasses.fields(dataclasses.make_dataclass("_", ["a"]))))._field_type  # type: ignore[attr-defined]
 
 
 def _attrs_defaults(attributes: Any) -> dict[str, Callable[[], Any] | None]:
-    nothing = sys.modules["attr"].NOTHING
+    attr = sys.modules["attr"]
     defaults = {}
     for attribute in attributes:
-        factory = getattr(attribute.default, "factory", None)
-        static = nothing if factory is not None else attribute.default
-        defaults[attribute.name] = _default(static, factory, nothing)
+        made = type(attribute.default) is attr.Factory
+        factory = attribute.default.factory if made and not attribute.default.takes_self else None
+        static = attr.NOTHING if made else attribute.default
+        defaults[attribute.name] = _default(static, factory, attr.NOTHING)
     return defaults
 
 

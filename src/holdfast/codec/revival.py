@@ -5,14 +5,14 @@ only if that exact class is already loaded, it is plain data (a dataclass, attrs
 NamedTuple, enum or exception), and it has none of the methods through which merely existing can act. Instances
 are made by setting fields: no constructor, validator or factory of the application is called, nothing is imported.
 
-Every look at a class goes through `type`'s and `object`'s own accessors, so that a metaclass or a lazy module
-with a `__getattr__` of its own does not get to run either.
+Every look at a class or module goes through the accessors of `type` and of modules themselves, so that a metaclass
+or a lazy module with hooks of its own does not get to run either.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -33,19 +33,52 @@ _ACTORS = frozenset(
     }
 )
 
+# How ordinary classes are made. Another metaclass could act whenever its classes are looked at.
+_METACLASSES = frozenset(
+    {
+        "builtins:type",
+        "abc:ABCMeta",
+        "enum:EnumType",
+        "typing:_ProtocolMeta",
+        "typing_extensions:_ProtocolMeta",
+        "pydantic._internal._model_construction:ModelMetaclass",
+        "pydantic.v1.main:ModelMetaclass",
+        "pydantic.main:ModelMetaclass",
+    }
+)
+
 _LAYOUT_BASES = ("builtins", "_collections", "_io", "_thread", "_ctypes")
 
 
-def class_dict(cls: type) -> dict[str, Any]:
+_class_dict = type.__dict__["__dict__"].__get__
+_mro = type.__dict__["__mro__"].__get__
+_module = type.__dict__["__module__"].__get__
+_qualname = type.__dict__["__qualname__"].__get__
+_name = type.__dict__["__name__"].__get__
+_module_dict = _class_dict(ModuleType)["__dict__"].__get__
+
+
+def class_dict(cls: type) -> Mapping[str, Any]:
     """The class's own namespace, without asking its metaclass."""
-    namespace: dict[str, Any] = type.__getattribute__(cls, "__dict__")
+    namespace: Mapping[str, Any] = _class_dict(cls)
     return namespace
 
 
 def mro(cls: type) -> tuple[type, ...]:
     """The class's method resolution order, without asking its metaclass."""
-    order: tuple[type, ...] = type.__getattribute__(cls, "__mro__")
+    order: tuple[type, ...] = _mro(cls)
     return order
+
+
+def module_dict(module: ModuleType) -> dict[str, Any]:
+    """The module's namespace, without asking the module."""
+    namespace: dict[str, Any] = _module_dict(module)
+    return namespace
+
+
+def is_a(value: object, cls: type) -> bool:
+    """Whether a value is of a class, by its real type: `isinstance` would ask its `__class__`."""
+    return cls in mro(type(value))
 
 
 def lookup(cls: type, name: str) -> Any:
@@ -59,27 +92,27 @@ def lookup(cls: type, name: str) -> Any:
 
 def reference(cls: type) -> str:
     """How a class is named in stored bytes."""
-    module = type.__getattribute__(cls, "__module__")
-    return f"{module}:{type.__getattribute__(cls, '__qualname__')}"
+    module = _module(cls)
+    return f"{module}:{_qualname(cls)}" if type(module) is str else f":{_qualname(cls)}"
 
 
 def find_loaded(name: str) -> type | None:
     """The class of this name if it is loaded already, else None. Imports nothing and runs nothing."""
     module_name, colon, qualname = name.partition(":")
     module = sys.modules.get(module_name)
-    if not colon or not issubclass(type(module), ModuleType):
+    if not colon or not is_a(module, ModuleType):
         return None
-    namespace = object.__getattribute__(module, "__dict__")
+    namespace: Mapping[str, Any] = module_dict(module)  # type: ignore[arg-type]
     found = namespace.get(qualname)  # a parametrised generic's name may hold dots: try it whole first
     if found is None:
         for part in qualname.split("."):
             found = namespace.get(part)
-            if not issubclass(type(found), type):
+            if not is_a(found, type):
                 return None
-            namespace = class_dict(found)
-    if not issubclass(type(found), type) or reference(found) != name:
+            namespace = class_dict(found)  # type: ignore[arg-type]
+    if not is_a(found, type) or reference(found) != name:  # type: ignore[arg-type]
         return None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def refusal(cls: type) -> str:
@@ -87,9 +120,11 @@ def refusal(cls: type) -> str:
 
     The same answer guards both directions: what could not come back is not written.
     """
+    if reference(type(cls)) not in _METACLASSES:
+        return f"its class is made by {reference(type(cls))}, which may act"
     for base in mro(cls):
         if reference(base) in _ACTORS:
-            return f"it is a {base.__name__}, something that acts"
+            return f"it is a {_name(base)}, something that acts"
     for name in _ACTING:
         for base in mro(cls):
             method = class_dict(base).get(name)
@@ -106,8 +141,19 @@ def foreign_base(cls: type, *allowed: type) -> str:
     """The built-in type this class also is (`dict`, `str` …), whose content its fields would not hold."""
     for base in mro(cls):
         if base is not object and base not in allowed and reference(base).split(":")[0] in _LAYOUT_BASES:
-            return base.__name__
+            name: str = _name(base)
+            return name
     return ""
+
+
+def stray_slots(cls: type, known: Collection[str]) -> tuple[str, ...]:
+    """Slots of the class that are none of the known fields, and so would be lost if they held something."""
+    return tuple(
+        name
+        for base in mro(cls)
+        for name, member in class_dict(base).items()
+        if type(member) is MemberDescriptorType and name not in known
+    )
 
 
 def intercepted(cls: type, names: Iterator[str] | tuple[str, ...]) -> str:
@@ -124,7 +170,7 @@ def intercepted(cls: type, names: Iterator[str] | tuple[str, ...]) -> str:
 
 def _harmless(owner: type, name: str, method: object) -> bool:
     """Whether an acting method was written by a library that only guards fields with it."""
-    if owner.__module__ in ("builtins", "enum", "typing"):
+    if _module(owner) in ("builtins", "enum", "typing"):
         return True
     if type(method) is FunctionType and method.__module__ in _HARMLESS_MODULES:
         return True

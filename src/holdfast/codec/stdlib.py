@@ -16,9 +16,11 @@ import zoneinfo
 from typing import Any
 
 from holdfast.codec import wire
+from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Kind, NotHere, Packing, Unpacking
+from holdfast.codec.revival import is_a
 from holdfast.codec.tags import Tag
-from holdfast.errors import Corrupt, Unsupported
+from holdfast.errors import Corrupt, TooLarge, Unsupported
 
 
 def dump_tuple(p: Packing, value: tuple[Any, ...]) -> bytes:
@@ -29,18 +31,43 @@ def load_tuple(u: Unpacking, data: bytes) -> tuple[Any, ...]:
     return tuple(u.array(data))
 
 
+_MAX_COLLISIONS = 1000
+_MAX_BITS = 1 << 16
+"""How large the integers of a fraction or range may be: reducing and dividing them takes quadratic time."""
+
+
+def _spread(items: Any) -> Any:
+    """The same items of a set or keys of a dict, if their hashes are not made to collide, which takes forever."""
+    if len(items) > _MAX_COLLISIONS and len(items) - len(set(map(hash, items))) > _MAX_COLLISIONS:
+        raise Corrupt(f"more than {_MAX_COLLISIONS} keys or items of a set have the same hash as another")
+    return items
+
+
+def _small(numbers: list[int]) -> list[int]:
+    if any(number.bit_length() > _MAX_BITS for number in numbers):
+        raise TooLarge(f"a fraction or range of integers with more than {_MAX_BITS} bits")
+    return numbers
+
+
 def dump_set(p: Packing, value: Any) -> bytes:
-    return wire.join_array(sorted(map(p.pack, value)))
+    return wire.join_array(sorted(map(p.pack, _spread(list(value)))))
 
 
 def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:
-    """A dict as alternating keys and values. Plain dicts with string keys do not come this way."""
-    return p.pack([part for pair in value.items() for part in pair])
+    """A dict as alternating keys and values. Plain dicts with scalar keys do not come this way."""
+    if getattr(value, "__dict__", None):
+        raise Unsupported(
+            f"a {type(value).__name__} with attributes of its own can not be saved",
+            hint="Delete them, or register a class of your own",
+        )
+    pairs = list(value.items())
+    _spread([key for key, _ in pairs])
+    return p.pack([part for pair in pairs for part in pair])
 
 
 def load_dict(u: Unpacking, data: bytes) -> dict[Any, Any]:
     parts = u.array(data)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    return dict(zip(_spread(parts[::2]), parts[1::2], strict=True))
 
 
 def dump_int(_: Packing, value: int) -> bytes:
@@ -59,7 +86,19 @@ def load_complex(_: Unpacking, data: bytes) -> complex:
 
 
 def load_range(u: Unpacking, data: bytes) -> range:
-    return range(*u.array(data, int, int, int))
+    return range(*_small(u.array(data, int, int, int)))
+
+
+_SAFETY = {uuid.SafeUUID.unknown: b"", uuid.SafeUUID.safe: b"\x00", uuid.SafeUUID.unsafe: b"\x01"}
+_SAFETIES = {mark: safety for safety, mark in _SAFETY.items()}
+
+
+def dump_uuid(_: Packing, value: uuid.UUID) -> bytes:
+    return value.bytes + _SAFETY[value.is_safe]
+
+
+def load_uuid(_: Unpacking, data: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=data[:16], is_safe=_SAFETIES[data[16:]])
 
 
 # datetime ---------------------------------------------------------------------------------------------------
@@ -77,7 +116,9 @@ def _moment_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
     if not rest:
         return text, {}
     zone, fold = rest
-    if zone is not None and not isinstance(zone, dt.tzinfo):
+    if type(fold) is not int:
+        raise Corrupt("a stored time has a fold that is no number")
+    if zone is not None and not is_a(zone, dt.tzinfo):
         raise NotHere  # its time zone could not be revived
     return text, {"tzinfo": zone, "fold": fold}
 
@@ -147,14 +188,23 @@ def load_path(u: Unpacking, data: bytes) -> pathlib.PurePath:
 _PATTERN_FLAGS = int(re.A | re.I | re.L | re.M | re.S | re.U | re.X)
 
 
+def _slow_to_compile(pattern: str | bytes, flags: int) -> bool:
+    # Ranges of characters that have another case are worked out one by one.
+    return len(pattern) > (200 if flags & re.IGNORECASE and not pattern.isascii() else 20_000)
+
+
 def dump_pattern(p: Packing, value: re.Pattern[Any]) -> bytes:
+    if _slow_to_compile(value.pattern, value.flags):
+        raise Unsupported("so long a regular expression can not be saved", hint="Save its text, and compile it")
     return p.pack([value.pattern, value.flags & _PATTERN_FLAGS])
 
 
 def load_pattern(u: Unpacking, data: bytes) -> re.Pattern[Any]:
     pattern, flags = u.array(data)
-    if flags & ~_PATTERN_FLAGS:
-        raise Corrupt("a stored regular expression has unknown flags")  # re.DEBUG would print
+    if type(pattern) not in (str, bytes) or type(flags) is not int or flags & ~_PATTERN_FLAGS:
+        raise Corrupt("a stored regular expression is none, or has unknown flags")  # re.DEBUG would print
+    if _slow_to_compile(pattern, flags):
+        raise NotHere
     return re.compile(pattern, flags)
 
 
@@ -182,6 +232,8 @@ def load_address(u: Unpacking, data: bytes) -> Any:
 
 def load_deque(u: Unpacking, data: bytes) -> collections.deque[Any]:
     maxlen, items = u.array(data)
+    if type(items) is not list:
+        raise Corrupt("a stored deque does not hold its items")
     return collections.deque(items, maxlen)
 
 
@@ -191,7 +243,9 @@ def dump_defaultdict(p: Packing, value: collections.defaultdict[Any, Any]) -> by
 
 def load_defaultdict(u: Unpacking, data: bytes) -> collections.defaultdict[Any, Any]:
     factory, items = u.array(data)
-    if factory is not None and not callable(factory):
+    if type(items) is not dict:
+        raise Corrupt("a stored defaultdict does not hold its items")
+    if factory is not None and type(factory) is Inert:
         raise NotHere
     return collections.defaultdict(factory, items)
 
@@ -202,10 +256,12 @@ def load_counter(u: Unpacking, data: bytes) -> collections.Counter[Any]:
     return counter
 
 
+_DECIMAL = decimal.Context(capitals=1)  # the text does not depend on the thread's own context
+
 KINDS: tuple[Kind, ...] = (
     Kind(tuple, Tag.TUPLE, dump_tuple, load_tuple),
-    Kind(set, Tag.SET, dump_set, lambda u, data: set(u.array(data))),
-    Kind(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(u.array(data))),
+    Kind(set, Tag.SET, dump_set, lambda u, data: set(_spread(u.array(data)))),
+    Kind(frozenset, Tag.FROZENSET, dump_set, lambda u, data: frozenset(_spread(u.array(data)))),
     Kind(dict, Tag.DICT, dump_dict, load_dict),
     Kind(int, Tag.INT, dump_int, load_int),
     Kind(
@@ -216,20 +272,20 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(bytearray, Tag.BYTEARRAY, lambda _, value: bytes(value), lambda _, data: bytearray(data)),
     Kind(complex, Tag.COMPLEX, lambda _, value: _COMPLEX.pack(value.real, value.imag), load_complex),
-    Kind(range, Tag.RANGE, lambda p, value: p.pack([value.start, value.stop, value.step]), load_range),
+    Kind(range, Tag.RANGE, lambda p, value: p.pack(_small([value.start, value.stop, value.step])), load_range),
     Kind(
         decimal.Decimal,
         Tag.DECIMAL,
-        lambda _, value: str(value).encode(),
+        lambda _, value: _DECIMAL.to_sci_string(value).encode(),
         lambda _, data: decimal.Decimal(data.decode("ascii")),
     ),
     Kind(
         fractions.Fraction,
         Tag.FRACTION,
-        lambda p, value: p.pack([value.numerator, value.denominator]),
-        lambda u, data: fractions.Fraction(*u.array(data, int, int)),
+        lambda p, value: p.pack(_small([value.numerator, value.denominator])),
+        lambda u, data: fractions.Fraction(*_small(u.array(data, int, int))),
     ),
-    Kind(uuid.UUID, Tag.UUID, lambda _, value: value.bytes, lambda _, data: uuid.UUID(bytes=data)),
+    Kind(uuid.UUID, Tag.UUID, dump_uuid, load_uuid),
     Kind(dt.datetime, Tag.DATETIME, _dump_moment, load_datetime),
     Kind(
         dt.date,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from threading import get_ident, main_thread
 from typing import Any, NamedTuple
 
-from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder
 
 from holdfast.codec import revival, wire
@@ -23,11 +23,11 @@ from holdfast.codec.stdlib import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
 
-_SHALLOW = 2048
-"""So few bytes can not nest deeply enough to fill a thread's stack, whatever they hold.
+_SHALLOW = 64
+"""So few bytes can not nest deeply enough to do harm, whatever they hold."""
 
-The decoder takes less than 400 bytes of stack a level, and Python 3.11 and 3.14 stop it on their own.
-"""
+_MODEST_RECURSION = 10_000
+"""With a recursion limit up to this, Python itself stops the decoder before a main thread's stack is full."""
 
 # What may go wrong in the shortcut of `unpack_batch`; the long way then says what it was.
 _ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, Misfit, NotHere)
@@ -36,12 +36,14 @@ _ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError,
 class Unpacker:
     """One unpacking, and how deep it is."""
 
-    __slots__ = ("_decode", "_makers", "_max_bytes", "_nesting", "_registry")
+    __slots__ = ("_decode", "_guarded", "_makers", "_max_bytes", "_nesting", "_registry")
 
     def __init__(self, registry: Registry, max_bytes: int) -> None:
         self._registry = registry
         self._max_bytes = max_bytes
         self._nesting = 0
+        # Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
+        self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
         self._decode = Decoder(ext_hook=self._revive).decode
         self._makers: dict[int, Callable[[Any], Any]] = {}  # looked up once a call: classes may be reloaded
 
@@ -65,10 +67,11 @@ class Unpacker:
                 continue
             try:
                 # Most values come this way: the same as `self.shaped(self.value(data))`, without the calls.
-                if size <= _SHALLOW:
+                if self._guarded or size <= _SHALLOW:
                     _, number, fields = decode(data)
-                    values.append(makers[number](fields))
-                    continue
+                    if type(number) is int:
+                        values.append(makers[number](fields))
+                        continue
             except _ANY_TROUBLE:
                 pass
             try:
@@ -79,14 +82,16 @@ class Unpacker:
 
     def value(self, data: bytes) -> Any:
         """The value in bytes from inside others."""
-        if len(data) > _SHALLOW:
-            wire.check_depth(data)
+        if not self._guarded and len(data) > _SHALLOW:
+            wire.check_depth(bytes(data))
         try:
             return self._decode(data)
-        except (DecodeError, ValidationError, UnicodeDecodeError) as error:
-            raise Corrupt(f"not the packed form of a value: {error}") from None
+        except HoldfastError:
+            raise
         except RecursionError:
             raise TooDeep("packed bytes nest too deeply to be read here") from None
+        except Exception as error:  # noqa: BLE001 - a key's own `__hash__` may raise anything
+            raise Corrupt(f"not the packed form of a value: {type(error).__name__}: {error}") from None
 
     def array(self, data: bytes, *types: type) -> list[Any]:
         """A payload that is a list, optionally of exactly these types."""
@@ -98,17 +103,17 @@ class Unpacker:
     def _revive(self, tag: int, view: memoryview) -> Any:
         if tag < 0:
             raise Corrupt(f"an ext of type {tag}, which Holdfast never writes")
-        data = bytes(view)
         loader = _LOADERS.get(tag)
         if loader is None:
-            return Inert(tag, data)
+            return Inert(tag, bytes(view))
         if self._nesting >= wire.MAX_NESTING:
             raise TooDeep(f"packed bytes nest typed values more than {wire.MAX_NESTING} deep")
         self._nesting += 1
         try:
-            return loader(self, data)
+            # A payload with values inside is not copied, lest values in each other be copied over and over.
+            return loader(self, bytes(view) if tag in _RAW else view)
         except (Misfit, NotHere):
-            return Inert(tag, data)
+            return Inert(tag, bytes(view))
         except HoldfastError:
             raise
         except Exception as error:  # noqa: BLE001 - loaders run on forged payloads: whatever they raise means this
@@ -123,7 +128,7 @@ class Unpacker:
         """A value of a well-known class, from `[None, shape, fields]`."""
         try:
             mark, number, fields = parts
-            if mark is not None:
+            if mark is not None or type(number) is not int:
                 raise ValueError
             make = self._makers.get(number)
             if make is None:
@@ -222,9 +227,9 @@ def _maker(number: int) -> Callable[[Any], Any]:
     known = set(shape.names)
 
     def make(fields: Any) -> Any:
-        if fields.keys() != known:
+        if type(fields) is not dict or fields.keys() != known:
             raise NotHere
-        return plan.load([shape.ref, fields, -1, None, None])
+        return plan.load([shape.ref, fields, (1 << len(fields)) - 1, None, None])
 
     return make
 
@@ -240,7 +245,21 @@ def _load_array(tag: Tag, library: str) -> Loader:
     return load
 
 
-_LOADERS: dict[int, Callable[[Unpacker, bytes], Any]] = {kind.tag: kind.load for kind in KINDS}
+_RAW = frozenset(
+    {
+        Tag.INT,
+        Tag.STR,
+        Tag.BYTEARRAY,
+        Tag.COMPLEX,
+        Tag.DECIMAL,
+        Tag.UUID,
+        Tag.DATE,
+        Tag.ZONEINFO,
+        Tag.NAT,
+        Tag.PANDAS_NA,
+    }
+)
+_LOADERS: dict[int, Callable[[Unpacker, Any], Any]] = {kind.tag: kind.load for kind in KINDS}
 _LOADERS |= {tag: _load_object(tag) for tag in Tag if Tag.DATACLASS <= tag <= Tag.EXCEPTION}
 _LOADERS |= {tag: _load_array(tag, "numpy") for tag in Tag if Tag.NDARRAY <= tag < Tag.TIMESTAMP}
 _LOADERS |= {tag: _load_array(tag, "pandas") for tag in Tag if Tag.TIMESTAMP <= tag <= Tag.INTERVAL}

@@ -142,10 +142,11 @@ def decode_node(id: NodeId, data: bytes) -> Node:
         kind, *columns = decode(data)
         if kind == _SEGMENT:
             values, origins = columns
-            return Segment(tuple(map(Item, map(_bytes, values), _pairs(origins))))
+            return Segment(tuple(Item(*row) for row in zip(map(_bytes, values), _pairs(origins), strict=True)))
         if kind == _LEAF:
             keys, ranks, slots, origins = columns
-            return Leaf(tuple(map(Entry, map(_bytes, keys), ranks, map(_parse_slot, slots), _pairs(origins))))
+            rows = zip(map(_bytes, keys), map(_number, ranks), map(_parse_slot, slots), _pairs(origins), strict=True)
+            return Leaf(tuple(Entry(*row) for row in rows))
         if kind == _INDEX:
             return Index(tuple(_child(*child) for child in columns[0]))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
@@ -160,6 +161,7 @@ def encode_root(root: MapRoot) -> bytes:
 
 def decode_root(data: bytes) -> MapRoot:
     """A state's root from its stored form."""
+    wire.check_depth(data)
     try:
         root = _parse_slot(decode(data))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
@@ -199,7 +201,7 @@ def _origins(rows: Sequence[Item] | Sequence[Entry]) -> list[int]:
 
 def _pairs(origins: Any) -> list[Origin]:
     numbers = list(map(_number, origins))
-    return list(map(Origin, numbers[::2], numbers[1::2]))
+    return [Origin(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
 def _bytes(value: Any) -> bytes:

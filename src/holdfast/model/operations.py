@@ -17,7 +17,7 @@ from msgspec import MsgspecError
 from msgspec.msgpack import decode, encode
 
 from holdfast.codec import wire
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, TooLarge
 from holdfast.model.packed import STUB, Packed, PackedMap, as_items, as_map, flatten
 
 LoadStub: TypeAlias = Callable[[bytes], bytes]
@@ -95,9 +95,10 @@ def apply(operation: Operation, packed: Packed | None, load: LoadStub = _no_stub
 
 
 def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
-    if not isinstance(packed, bytes) or not (wire.is_str(packed) or wire.is_bin(packed)):
+    if not isinstance(packed, bytes) or not packed or not (wire.is_str(packed) or wire.is_bin(packed)):
         raise Corrupt("an operation changes part of a text where there is none")
     old = wire.content(packed)
+    _check_total(sum(len(part) if isinstance(part, bytes) else part.length for part in edit.parts))
     new = b"".join(part if isinstance(part, bytes) else old[slice(*_bounds(part, len(old)))] for part in edit.parts)
     return wire.text(new) if wire.is_str(packed) else wire.binary(new)
 
@@ -105,6 +106,7 @@ def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
 def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadStub) -> list[bytes]:
     if old is None:
         raise Corrupt("an operation changes items of a list where there is none")
+    _check_total(sum(part.length for part in edit.parts if isinstance(part, Keep)))
     new: list[bytes] = []
     for part in edit.parts:
         if isinstance(part, Keep):
@@ -132,6 +134,15 @@ def apply_map(edit: EditMap, old: PackedMap | None, load: LoadStub = _no_stubs) 
             raise Corrupt("an operation moves an entry that is not there", where=key.hex())
         new[key] = new.pop(key)
     return new
+
+
+MAX_TOTAL = 1 << 28
+"""How many bytes or items an edit may make of runs that it may use many times over."""
+
+
+def _check_total(total: int) -> None:
+    if total > MAX_TOTAL:
+        raise TooLarge(f"an operation makes {total} bytes or items, over the limit of {MAX_TOTAL}")
 
 
 def _bounds(keep: Keep, size: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, TypeAlias
 
 from holdfast.codec import Codec, wire
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Corrupt, HoldfastError, Invalid
 
 Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
 """A packed value: whole, as items, or as values by packed key."""
@@ -97,7 +97,7 @@ def as_items(packed: Packed) -> list[bytes] | None:
         return packed
     if isinstance(packed, dict) or packed.startswith((wire.SHAPED_MARK, STUB)):
         return None
-    data = packed.removeprefix(wire.ESCAPE)
+    data = _not_empty(packed.removeprefix(wire.ESCAPE))
     return list(map(wire.top, wire.split_array(data))) if wire.is_array(data) else None
 
 
@@ -105,6 +105,12 @@ def as_map(packed: Packed) -> PackedMap | None:
     """The packed values of a dict in any form, by packed key; None if it is no dict."""
     if isinstance(packed, dict):
         return packed
-    if isinstance(packed, list) or not wire.is_map(packed):
+    if isinstance(packed, list) or not wire.is_map(_not_empty(packed)):
         return None
     return {key: wire.top(value) for key, value in wire.split_map(packed)}
+
+
+def _not_empty(packed: bytes) -> bytes:
+    if not packed:
+        raise Corrupt("a packed value has no bytes")
+    return packed

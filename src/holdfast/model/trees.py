@@ -11,7 +11,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from holdfast.errors import Corrupt
+from holdfast.codec.wire import MAX_DEPTH
+from holdfast.errors import Corrupt, TooDeep, TooLarge
 from holdfast.model.nodes import (
     FANOUT,
     Child,
@@ -23,6 +24,12 @@ from holdfast.model.nodes import (
     decode_node,
     encode_node,
 )
+
+MAX_TOTAL = 1 << 24
+"""How many items and entries are read of one state."""
+
+_MAX_LEVELS = 4 * MAX_DEPTH
+"""Dicts nest at most that deep, and each has a few levels of nodes."""
 
 T = TypeVar("T")
 Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
@@ -54,21 +61,23 @@ class Workspace:
     def segment(self, child: Child) -> Segment:
         """A segment that is at hand."""
         node = self._nodes[child.id]
-        if not isinstance(node, Segment):
+        if not isinstance(node, Segment) or len(node.items) != child.size:
             raise _wrong(child)
         return node
 
     def leaf(self, child: Child) -> Leaf:
         """A leaf that is at hand."""
         node = self._nodes[child.id]
-        if not isinstance(node, Leaf):
+        if not isinstance(node, Leaf) or len(node.entries) != child.size:
             raise _wrong(child)
         return node
 
     def children(self, child: Child) -> tuple[Child, ...]:
-        """The nodes below an index that is at hand, each one level lower."""
+        """The nodes below an index that is at hand, each one level lower, which hold what it says they hold."""
         node = self._nodes[child.id]
         if not isinstance(node, Index) or any(below.height != child.height - 1 for below in node.children):
+            raise _wrong(child)
+        if sum(below.size for below in node.children) != child.size:
             raise _wrong(child)
         return node.children
 
@@ -83,7 +92,14 @@ class Workspace:
     def load_all(self, tops: Iterable[Child]) -> Rounds[None]:
         """Have everything below these nodes at hand, one round per level."""
         level = list(tops)
-        while level:
+        total = 0
+        for _ in range(_MAX_LEVELS):
+            # A node may stand in a tree many times over: what it adds up to is counted before it is spread out.
+            total += sum(child.size for child in level if not child.height)
+            if not level:
+                return
+            if len(level) > MAX_TOTAL or total > MAX_TOTAL or any(child.size > MAX_TOTAL for child in level):
+                raise TooLarge(f"a state in nodes holds more than {MAX_TOTAL} items")
             yield from self.fetch(child.id for child in level)
             below: list[Child] = []
             for child in level:
@@ -93,6 +109,7 @@ class Workspace:
                     roots = (entry.slot for entry in node.entries if not isinstance(entry.slot, bytes))
                     below += (root.child for root in roots if root.child is not None)
             level = below
+        raise TooDeep(f"a state in nodes is more than {_MAX_LEVELS} levels deep")
 
     def load_indexes(self, top: Child) -> Rounds[list[Child]]:
         """The segments or leaves below a node, in order, with everything above them at hand but not themselves."""
