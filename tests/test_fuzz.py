@@ -1,0 +1,309 @@
+"""Random and mutated bytes into every decoder: a value, or a typed error, and nothing else."""
+
+import collections
+import contextlib
+import datetime as dt
+import decimal
+import fractions
+import hashlib
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from msgspec.msgpack import encode
+
+from holdfast.codec import Codec, Inert, Limits, wire
+from holdfast.codec.compression import Compression, compress, decompress
+from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.errors import HoldfastError
+from holdfast.model.keys import Key
+from holdfast.model.nodes import (
+    Child,
+    Entry,
+    Index,
+    Item,
+    Leaf,
+    ListRoot,
+    MapRoot,
+    Origin,
+    Segment,
+    decode_node,
+    decode_root,
+    encode_node,
+    encode_root,
+)
+from holdfast.model.objects import Stub, parse_stub
+from holdfast.model.operations import (
+    Change,
+    EditList,
+    EditMap,
+    EditText,
+    Keep,
+    Set,
+    apply,
+    decode_operation,
+    encode_operation,
+)
+from holdfast.model.packed import Packed, flatten
+from holdfast.model.steps import Header, Parent, Step
+from tests.codec import gadgets
+
+SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "120"))
+
+codec = Codec(limits=Limits(max_bytes=1 << 20))
+CONTEXT = Context("tenant", "line", "step", b"name")
+
+VALUES: list[Any] = [
+    *(None, True, -1, 1.5, "text", b"bytes", [1, [2, {"a": None}]], {"k": [1, 2], 3: {}}, (1, (2,)), {1, "a"}),
+    *(frozenset([1]), {(1,): 2}, 1 << 70, "\ud800", bytearray(b"x"), 1j, range(3), decimal.Decimal("1.5")),
+    *(uuid.UUID(int=5), dt.datetime(2020, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=1), "x")), dt.date(2020, 1, 2)),
+    *(dt.time(1, 2, fold=1), dt.timedelta(1), PurePosixPath("a/b"), re.compile("a+", re.I), fractions.Fraction(1, 3)),
+    *(collections.deque([1], 3), collections.defaultdict(list, a=[1]), collections.OrderedDict(a=1)),
+    *(collections.Counter("aab"), gadgets.Quiet(1), gadgets.OpenModel(x=1, other=2), gadgets.Pair(1)),  # type: ignore[call-arg]
+    *(gadgets.PlainBits.A | gadgets.PlainBits.B, gadgets.Color.A, ValueError("a", 1), OSError(2, "x", "f")),
+    *(HumanMessage("x", id="1"), AIMessage("y", tool_calls=[{"name": "t", "args": {}, "id": "1"}]), [None, 1, {}]),
+    *(ToolMessage("z", tool_call_id="1", artifact=(1, 2)), Inert(99, b"abc"), [HumanMessage("in a list")], list, [b""]),
+]
+DOCUMENTS = [codec.pack(value) for value in VALUES]
+
+ORIGIN = Origin(0, 1)
+CHILD = Child(b"i" * 20, 0, 1, b"d" * 20, b"last")
+NODES = [
+    encode_node(node)[1]
+    for node in (
+        Segment((Item(b"\x01", ORIGIN), Item(b"\xa1x", ORIGIN))),
+        Leaf((Entry(b"\xa1k", 0, b"\x01", ORIGIN), Entry(b"\xa1l", 1, ListRoot(CHILD), ORIGIN))),
+        Leaf((Entry(b"\xa1m", 2, MapRoot(CHILD, 3), ORIGIN),)),
+        Index((CHILD, CHILD)),
+    )
+]
+ROOTS = [encode_root(MapRoot(None, 0)), encode_root(MapRoot(CHILD, 7))]
+OPERATIONS = [
+    encode_operation(operation)
+    for operation in (
+        Set(b"\x01"),
+        EditList((Keep(0, 1), (b"\x01", b"\xa1x"), Change(1, Set(b"\x02")))),
+        EditList((Change(0, EditText((Keep(0, 1), b"y"))),)),
+        EditMap((b"\xa1a",), ((b"\xa1b", Set(b"\x90")), (b"\xa1c", EditList(((b"\x01",),)))), (b"\xa1b",)),
+        EditText((Keep(0, 2), b"new", Keep(1, 1))),
+    )
+]
+PARENT = Parent(0, 1, b"h" * 32)
+STEPS = [
+    Step(Header("id", (PARENT,), 5, "stamp"), EditMap((), ((b"\xa1a", Set(b"\x01")),))).encode(),
+    Step(Header("")).encode(),
+]
+KEYS = [Key("tenant", "line\0x", 0, 5).encode(), Key("", "", 2**63, 2**64 - 1).encode()]
+RECORDS = [
+    *(wrap(b"content" * 50, CONTEXT, compression=how, schema="3") for how in (*Compression, None)),
+    wrap(b"", CONTEXT),
+]
+BODIES = [compress(b"content" * 50, how)[1] for how in Compression]
+STUBS = [Stub(5, b"d" * 32).encode()]
+
+INTERESTING = [
+    *(bytes([byte]) for byte in (0x00, 0x01, 0x7F, 0x80, 0x81, 0x90, 0x91, 0x93, 0x9F, 0xA0, 0xC0, 0xC1, 0xD4, 0xFF)),
+    *(b"\xdd\xff\xff\xff\xff", b"\xdf\x7f\xff\xff\xff", b"\xc6\x00\x00\x00\x00", b"\xc7\x00\x30", b"\xc7\x00\x01"),
+    *(b"\x93\xc0", b"\xc1\xc1", b"\xd4\xff\x00", b"\x91" * 70, b"\x81\x00" * 70, b"\x91" * 1500),
+    *(encode("builtins:ValueError"), encode(2**64 - 1), encode(-1)),
+]
+
+
+def mutate(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
+    """Documents with bytes flipped, cut out, put in, and parts of others spliced in."""
+    place = st.floats(0, 1)
+    insert = st.one_of(st.binary(max_size=8), st.sampled_from(INTERESTING), st.sampled_from(seeds))
+    change = st.tuples(st.sampled_from(["flip", "cut", "insert", "splice", "repeat"]), place, place, insert)
+
+    def changed(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
+        for kind, one, other, new in changes:
+            at, to = int(one * len(data)), int(other * len(data))
+            if kind == "flip" and data:
+                at = min(at, len(data) - 1)
+                data = data[:at] + bytes([data[at] ^ 1 << int(other * 7)]) + data[at + 1 :]
+            elif kind == "cut":
+                data = data[: min(at, to)] + data[max(at, to) :]
+            elif kind == "insert":
+                data = data[:at] + new + data[at:]
+            elif kind == "splice":
+                data = data[:at] + new[int(other * len(new)) :]
+            elif kind == "repeat" and len(data) < 10_000:
+                data = data[:at] + data[min(at, to) : max(at, to)] * 3 + data[at:]
+        return data
+
+    return st.builds(changed, st.sampled_from(seeds), st.lists(change, max_size=4)) | st.binary(max_size=200)
+
+
+def mutate_typed(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
+    """The same, and well-formed typed values with any payload, in each other."""
+    tags = st.integers(0, 63)
+
+    def grow(inside: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+        lists = st.lists(inside, max_size=5)
+        return st.one_of(
+            st.builds(wire.ext, tags, inside),
+            st.builds(lambda tag, parts: wire.ext(tag, wire.join_array(parts)), tags, lists),
+            lists.map(wire.join_array),
+            st.lists(st.tuples(inside, inside), max_size=3).map(wire.join_map),
+            st.builds(
+                lambda tag, name, parts: wire.ext(tag, wire.join_array([name, *parts])),
+                st.integers(32, 48),
+                NAMES,
+                lists,
+            ),
+        )
+
+    leaves = st.one_of(st.sampled_from([wire.inner(seed) for seed in seeds]), st.sampled_from(INTERESTING), NAMES)
+    return mutate(seeds) | st.recursive(leaves, grow, max_leaves=12)
+
+
+NAMES = st.sampled_from(
+    [
+        *(encode(name) for name in gadgets.QUIET_NAMES + gadgets.NEVER_NAMES),
+        *(encode(f"builtins:{name}") for name in ("ValueError", "OSError", "ImportError", "ExceptionGroup", "list")),
+        *(encode(name) for name in ("langchain_core.messages.human:HumanMessage", "re:RegexFlag")),
+        *(encode(name) for name in ("x", "args", "attributes", "A")),
+    ]
+)
+
+
+# What is called with the bytes --------------------------------------------------------------------------------
+
+
+def fuzz_codec(data: bytes) -> None:
+    value = codec.unpack(data)
+    packed = codec.pack(value)
+    again = codec.unpack(packed)
+    assert type(again) is type(value)
+    assert codec.pack(again) == packed
+    repr(value)
+
+
+def fuzz_items(data: bytes) -> None:
+    value = codec.unpack(wire.join_array([data, data]))
+    packed = codec.pack_items(value)
+    assert codec.pack_items(codec.unpack_items(packed)) == packed
+
+
+def fuzz_envelope(data: bytes) -> None:
+    unwrap(data, CONTEXT, max_bytes=1 << 20)
+
+
+def fuzz_envelope_with_checksum(data: bytes) -> None:
+    """A forger computes the checksum anew."""
+    start = 12 + (data[6] + data[7] if len(data) > 7 else 0)
+    header, body = data[:start], data[start + 16 :]
+    associated = header + CONTEXT.encode()
+    checksum = hashlib.sha256(len(associated).to_bytes(4, "big") + associated + body).digest()[:16]
+    unwrap(header + checksum + body, CONTEXT, max_bytes=1 << 20)
+
+
+def fuzz_compression(data: bytes) -> None:
+    for how in (0, 1, 2, 3):
+        for size in (0, len(data), 350, 1 << 20):
+            try:
+                assert len(decompress(how, data, size, 1 << 20)) == size
+            except HoldfastError:
+                continue
+
+
+def fuzz_key(data: bytes) -> None:
+    key = Key.decode(data)
+    assert Key.decode(key.encode()) == key
+    assert key.encode() == data
+
+
+def fuzz_operation(data: bytes) -> None:
+    operation = decode_operation(data)
+    assert decode_operation(encode_operation(operation)) == operation
+    values: list[Packed | None] = [None, b"", b"\xc1", *DOCUMENTS, [b"\xa5hello", b"\x90", b""]]
+    values.append({b"\xa1a": b"\x01", b"\xa1c": [b"\x02"]})
+    for packed in values:
+        try:
+            flatten(apply(operation, packed))
+        except HoldfastError:
+            continue
+
+
+def fuzz_operation_on_forged_value(data: bytes) -> None:
+    for stored in OPERATIONS:
+        values: list[Packed] = [data, [data, data], {b"\xa1a": data, b"\xa1c": data}]
+        for packed in values:
+            try:
+                flatten(apply(decode_operation(stored), packed))
+            except HoldfastError:
+                continue
+
+
+def fuzz_step(data: bytes) -> None:
+    step = Step.decode(data)
+    assert Step.decode(step.encode()) == step
+
+
+def fuzz_node(data: bytes) -> None:
+    node = decode_node(hashlib.sha256(data).digest()[:20], data)
+    id, stored = encode_node(node)
+    assert decode_node(id, stored) == node
+
+
+def fuzz_root(data: bytes) -> None:
+    root = decode_root(data)
+    assert decode_root(encode_root(root)) == root
+
+
+def fuzz_stub(data: bytes) -> None:
+    assert parse_stub(data).encode() == data
+
+
+TARGETS: dict[str, tuple[Callable[[bytes], None], st.SearchStrategy[bytes]]] = {
+    "codec": (fuzz_codec, mutate_typed(DOCUMENTS)),
+    "items": (fuzz_items, mutate_typed(DOCUMENTS)),
+    "envelope": (fuzz_envelope, mutate(RECORDS)),
+    "envelope with its checksum": (fuzz_envelope_with_checksum, mutate(RECORDS)),
+    "compression": (fuzz_compression, mutate(BODIES)),
+    "key": (fuzz_key, mutate(KEYS)),
+    "operation": (fuzz_operation, mutate(OPERATIONS)),
+    "operation on a forged value": (fuzz_operation_on_forged_value, mutate_typed(DOCUMENTS)),
+    "step": (fuzz_step, mutate(STEPS)),
+    "node": (fuzz_node, mutate(NODES)),
+    "root": (fuzz_root, mutate(ROOTS)),
+    "stub": (fuzz_stub, mutate(STUBS)),
+}
+
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+
+
+def attack(name: str) -> Callable[[], None]:
+    target, strategy = TARGETS[name]
+
+    @given(strategy)
+    def one(data: bytes) -> None:
+        start = time.monotonic()
+        with contextlib.suppress(HoldfastError):
+            target(data)
+        assert time.monotonic() - start < 5, f"{len(data)} bytes took too long"
+
+    return one
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_bytes_give_a_value_or_a_typed_error(name: str) -> None:
+    settings(QUICK, max_examples=200)(attack(name))()
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", TARGETS)
+def test_bytes_give_a_value_or_a_typed_error_for_long(name: str) -> None:
+    end = time.monotonic() + SECONDS / len(TARGETS)
+    turn = 0
+    while time.monotonic() < end:
+        turn += 1
+        seed(turn)(settings(QUICK, max_examples=1000, database=None)(attack(name)))()
