@@ -20,7 +20,8 @@ from msgspec.msgpack import Encoder, Ext
 from holdfast.codec import wire
 from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Dumper, Packing
-from holdfast.codec.plans import Plan, PydanticPlan, plan_for
+from holdfast.codec.plan import Plan
+from holdfast.codec.plans import PydanticPlan, plan_for
 from holdfast.codec.registry import Registration, Registry
 from holdfast.codec.shapes import SHAPE_OF
 from holdfast.codec.stdlib import KINDS

@@ -7,47 +7,19 @@ and the value stays inert.
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import enum
 import functools
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from types import GetSetDescriptorType, MemberDescriptorType
+from types import MemberDescriptorType
 from typing import Any, final
 
 from holdfast.codec import revival
+from holdfast.codec.exceptions import ExceptionPlan
+from holdfast.codec.plan import Misfit, Plan, has_slot, stray
 from holdfast.codec.tags import Tag
 from holdfast.errors import Unsupported
-
-
-class Misfit(Exception):
-    """The class loaded here can not take the stored fields."""
-
-
-class Plan(ABC):
-    """Takes instances of one class apart into plain parts, and puts them together."""
-
-    tag: Tag
-    names: tuple[str, ...] = ()
-
-    def __init__(self, cls: type, ref: str) -> None:
-        self.cls = cls
-        self.ref = ref
-
-    @abstractmethod
-    def dump(self, obj: Any) -> list[Any]:
-        """The payload: the class's name, then its parts."""
-
-    @abstractmethod
-    def load(self, parts: list[Any]) -> Any:
-        """The instance with these parts."""
-
-    @abstractmethod
-    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
-        """The values inside, each with what its path gains (`.name`, `[3]`), to locate a failure."""
-
 
 _NO_DEFAULT = object()
 _PLAIN_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes)
@@ -89,12 +61,12 @@ class _DeclaredPlan(Plan):
         """Refuse an object that has attributes which are not fields, and would be lost."""
         for name in own.keys() - self._known:
             if type(revival.lookup(self.cls, name)) is not functools.cached_property:
-                raise _stray(self.ref, name)
+                raise stray(self.ref, name)
 
     def _check_slots(self, obj: Any) -> None:
         for name in self._strays:
-            if _has_slot(obj, name):
-                raise _stray(self.ref, name)
+            if has_slot(obj, name):
+                raise stray(self.ref, name)
 
     def _fill(self, fields: dict[str, Any]) -> None:
         """Give fields that the class gained since their default; `Misfit` where it lost one or has no default."""
@@ -180,7 +152,7 @@ class PydanticPlan(_DeclaredPlan):
         if self._v1:
             # Version 1 keeps extra fields among the fields, and private ones in slots.
             extra = {name: value for name, value in own.items() if name not in self._known} or None
-            private = {n: object.__getattribute__(obj, n) for n in self._private_names if _has_slot(obj, n)} or None
+            private = {n: object.__getattribute__(obj, n) for n in self._private_names if has_slot(obj, n)} or None
         else:
             extra = object.__getattribute__(obj, "__pydantic_extra__")
             private = object.__getattribute__(obj, "__pydantic_private__")
@@ -267,23 +239,8 @@ def _checked(entries: Any) -> dict[str, Any] | None:
     raise ValueError("the attributes of a model are not attributes")
 
 
-def _stray(ref: str, name: str) -> Unsupported:
-    return Unsupported(
-        f"{ref} object has an attribute {name!r} that is not one of its fields",
-        hint="Declare it as a field, delete it before saving, or register the class",
-    )
-
-
 def _missing(ref: str, name: str) -> Unsupported:
     return Unsupported(f"{ref} object has no value for its field {name!r}", hint="Give it one, or register the class")
-
-
-def _has_slot(obj: Any, name: str) -> bool:
-    try:
-        object.__getattribute__(obj, name)
-    except AttributeError:
-        return False
-    return True
 
 
 @final
@@ -354,115 +311,6 @@ class EnumPlan(Plan):
 
     def children(self, obj: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002 - a member holds no other values
         return iter(())
-
-
-# What every exception has, kept in other ways or not at all; and what a group of them makes of its arguments.
-_OF_ALL_EXCEPTIONS = frozenset(vars(BaseException)) | {"message", "exceptions"}
-
-
-@final
-class ExceptionPlan(Plan):
-    """Exceptions: arguments, attributes, notes, cause and context. The traceback is not state and is left out."""
-
-    tag = Tag.EXCEPTION
-
-    def __init__(self, cls: type, ref: str) -> None:
-        super().__init__(cls, ref)
-        # Only the built-in part of the class is constructed; an `__init__` of the application is not called.
-        self._native: Any = next(base for base in revival.mro(cls) if base in _BUILT_IN_EXCEPTIONS)
-        # Attributes that built-in exceptions keep outside of `args` and `__dict__`, such as OSError's `errno`.
-        self._members = {
-            name: member
-            for base in reversed(revival.mro(self._native))
-            for name, member in revival.class_dict(base).items()
-            if type(member) in (MemberDescriptorType, GetSetDescriptorType) and name not in _OF_ALL_EXCEPTIONS
-        }
-        self._strays = revival.stray_slots(cls, {*self._members, *_OF_ALL_EXCEPTIONS})
-
-    def _make(self, args: list[Any]) -> Any:
-        try:
-            obj = self._native.__new__(self.cls, *args)
-            self._native.__init__(obj, *args)
-        except (TypeError, ValueError):
-            raise Misfit from None
-        return obj
-
-    def _parts(self, obj: Any) -> dict[str, Any]:
-        args = list(_ARGS(obj))
-        attributes = object.__getattribute__(obj, "__dict__")
-        parts: dict[str, Any] = {"args": args, "attributes": attributes}
-        try:
-            again = self._make(args)
-        except Misfit:
-            raise Unsupported(
-                f"a {self.ref} can not be made again from its arguments",
-                hint="Save its text, or register the class",
-            ) from None
-        native = {}
-        for name, member in self._members.items():
-            value = _read(member, obj)
-            if value is not _read(member, again):
-                native[name] = value
-        if native:
-            parts["native"] = native
-        for name in self._strays:
-            if _has_slot(obj, name):
-                raise _stray(self.ref, name)
-        for name, member in _LINKS.items():
-            link = member.__get__(obj)
-            if link is not None:
-                parts[name] = link
-        if _SUPPRESS.__get__(obj):
-            parts["suppress"] = True
-        return parts
-
-    def dump(self, obj: Any) -> list[Any]:
-        return [self.ref, self._parts(obj)]
-
-    def load(self, parts: list[Any]) -> Any:
-        fields: dict[str, Any] = parts[1]
-        args, attributes, native = fields["args"], fields["attributes"], fields.get("native", {})
-        if type(args) is not list or type(attributes) is not dict or type(native) is not dict:
-            raise ValueError("an exception's parts are not what they should be")
-        obj = self._make(args)
-        object.__getattribute__(obj, "__dict__").update(attributes)
-        for name, value in native.items():
-            if name not in self._members:
-                raise Misfit
-            self._members[name].__set__(obj, value)
-        for name, member in _LINKS.items():
-            link = fields.get(name)
-            if link is not None:
-                if not revival.is_a(link, BaseException):
-                    raise Misfit
-                member.__set__(obj, link)
-        _SUPPRESS.__set__(obj, fields.get("suppress") is True)
-        return obj
-
-    def children(self, obj: Any) -> Iterator[tuple[str, Any]]:
-        parts = self._parts(obj)
-        for i, value in enumerate(parts["args"]):
-            yield f".args[{i}]", value
-        for name, value in (*parts["attributes"].items(), *parts.get("native", {}).items()):
-            yield f".{name}", value
-        for name in _LINKS:
-            if name in parts:
-                yield f".__{name}__", parts[name]
-
-
-_BUILT_IN_EXCEPTIONS = frozenset(
-    thing for thing in vars(builtins).values() if isinstance(thing, type) and issubclass(thing, BaseException)
-)
-_ARGS = vars(BaseException)["args"].__get__
-_LINKS = {"cause": vars(BaseException)["__cause__"], "context": vars(BaseException)["__context__"]}
-_SUPPRESS = vars(BaseException)["__suppress_context__"]
-
-
-def _read(member: Any, obj: Any) -> Any:
-    try:
-        return member.__get__(obj)
-    except AttributeError:
-        return None
 
 
 def plan_for(cls: type) -> Plan:

@@ -16,7 +16,8 @@ from msgspec.msgpack import Decoder
 from holdfast.codec import revival, wire
 from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Loader, NotHere, Unpacking
-from holdfast.codec.plans import Misfit, Plan, PydanticPlan, plan_for
+from holdfast.codec.plan import Misfit, Plan
+from holdfast.codec.plans import PydanticPlan, plan_for
 from holdfast.codec.registry import Registry
 from holdfast.codec.shapes import SHAPES
 from holdfast.codec.stdlib import KINDS
