@@ -335,7 +335,7 @@ def _make_plan(cls: type, ref: str) -> Plan | None:
         return ExceptionPlan(cls, ref)
     if tuple in kinds:
         return NamedTuplePlan(cls, ref) if type(revival.lookup(cls, "_fields")) is tuple else None
-    if revival.foreign_base(cls):
+    if not revival.is_plain_object(cls):
         return None
     if revival.lookup(cls, "__pydantic_fields_set__") is not None:
         return PydanticPlan(cls, ref, Tag.PYDANTIC, _pydantic_defaults(revival.lookup(cls, "__pydantic_fields__")))

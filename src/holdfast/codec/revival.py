@@ -137,13 +137,15 @@ def refusal(cls: type) -> str:
     return ""
 
 
-def foreign_base(cls: type, *allowed: type) -> str:
-    """The built-in type this class also is (`dict`, `str` …), whose content its fields would not hold."""
-    for base in mro(cls):
-        if base is not object and base not in allowed and reference(base).split(":")[0] in _LAYOUT_BASES:
-            name: str = _name(base)
-            return name
-    return ""
+def is_plain_object(cls: type) -> bool:
+    """Whether instances hold nothing but their fields: not so if the class also is a `dict`, a `date` or the like."""
+    if any(reference(base).partition(":")[0] in _LAYOUT_BASES for base in mro(cls) if base is not object):
+        return False
+    try:
+        object.__new__(cls)
+    except TypeError:
+        return False
+    return True
 
 
 def stray_slots(cls: type, known: Collection[str]) -> tuple[str, ...]:
