@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import importlib.resources
 import re
+import threading
 import zoneinfo
 from typing import Any, NamedTuple
 
@@ -223,6 +224,23 @@ def test_depth(wrap: Any, limit: int) -> None:
             codec.pack(nested(depth, wrap))
         with pytest.raises(TooDeep):
             codec.pack_items([nested(depth, wrap)])
+
+
+@pytest.mark.parametrize("depth", range(40, 55))
+def test_what_is_saved_deep_inside_a_message_can_be_read_in_any_thread(depth: int) -> None:
+    message = AIMessage("x" * 3000, additional_kwargs={"deep": nested(depth, lambda v: [v])})
+    codec.pack_items([AIMessage("x")])  # from now on messages are packed many at once
+    found: list[Any] = []
+    try:
+        packed = codec.pack_items([message])
+    except TooDeep:
+        with pytest.raises(TooDeep):
+            codec.pack(message)
+        return
+    thread = threading.Thread(target=lambda: found.extend(codec.unpack_items([*packed, codec.pack(message)])))
+    thread.start()
+    thread.join()
+    assert found == [message, message]
 
 
 def test_size_limit() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.msgpack import Encoder, Ext
 
-from holdfast.codec import wire
+from holdfast.codec import revival, wire
 from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Dumper, Packing
 from holdfast.codec.plan import Plan
@@ -68,13 +68,14 @@ class Packer:
 
     def pack_top(self, value: Any) -> bytes:
         """The value as bytes that stand on their own. Errors do not know the path yet: `locate` finds it."""
+        self._room, self._left = self._max_bytes, MAX_VALUES
         packed = wire.top(self.pack(value))
         if len(packed) > self._max_bytes:
             raise _too_large()
         return packed
 
     def pack_batch(self, values: list[Any]) -> list[bytes]:
-        """The same for many values.
+        """The same for many values, each of which may be as large as one value may be.
 
         Proving that values are plain takes longer than encoding them, so it is done for many at once, with no
         Python code per value, by asking the garbage collector what refers to what.
@@ -82,11 +83,10 @@ class Packer:
         packed: list[bytes] = []
         for start in range(0, len(values), _BATCH):
             part = values[start : start + _BATCH]
-            batch = _encode_batch(part, self._room)
-            if batch is None:
+            batch = _encode_batch(part, self._max_bytes)
+            if batch is None or max(map(len, batch)) > self._max_bytes:
                 packed += map(self.pack_top, part)
             else:
-                self.spend(sum(map(len, batch)))
                 packed += batch
         return packed
 
@@ -223,9 +223,13 @@ _LEARNED: weakref.WeakKeyDictionary[type, Dumper] = weakref.WeakKeyDictionary()
 _PLANS: weakref.WeakKeyDictionary[type, Plan] = weakref.WeakKeyDictionary()
 
 
+def _library(kind: type) -> str:
+    return revival.reference(kind).partition(":")[0].partition(".")[0]
+
+
 def _learn(kind: type) -> Dumper:
     """How instances of a class met for the first time are packed."""
-    if kind.__module__.partition(".")[0] in _ARRAY_LIBRARIES:
+    if _library(kind) in _ARRAY_LIBRARIES:
         from holdfast.codec import arrays
 
         dump = arrays.dumper(kind)
@@ -265,7 +269,7 @@ def _encode_batch(values: list[Any], room: int) -> list[bytes] | None:
             fields = list(map(_fields_of, values))
             if any(map(ne, map(len, fields), map(_SHAPED_COUNTS.__getitem__, kinds))) or any(map(_extra_of, values)):
                 return None
-            levels = _plain_levels(get_referents(*fields), room, weighed=True)
+            levels = _plain_levels(get_referents(*fields), room, of_messages=True)
             if not levels:
                 return None
             rows = zip(repeat(None), map(_SHAPED_MODELS.__getitem__, kinds), fields, strict=False)
@@ -282,21 +286,22 @@ def _encode_batch(values: list[Any], room: int) -> list[bytes] | None:
     return None
 
 
-def _plain_levels(level: list[Any], room: int, *, weighed: bool = False) -> list[list[Any]] | None:
+def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> list[list[Any]] | None:
     """Everything in here, level by level, if it is plain, not too deep and not too much; else None.
 
-    The fields of a message are few; whatever else there is is weighed before it is spread out or encoded.
+    Whatever there is is weighed before it is spread out or encoded. Only the fields of messages are not: they are few.
     """
     levels = [level]
+    weigh = not of_messages
     many = 0
-    while len(levels) <= wire.MAX_DEPTH:
+    while len(levels) <= wire.MAX_DEPTH - 2 * of_messages:
         if not set(map(type, level)) <= _PLAIN:
             return None
-        if not weighed:
+        if weigh:
             room -= sum(map(length_hint, level))
             if room < 0:
                 return None
-        weighed = False
+        weigh = True
         below: list[Any] = []
         for start in range(0, len(level), _AT_ONCE):
             below += get_referents(*level[start : start + _AT_ONCE])
@@ -389,7 +394,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif issubclass(kind, list | tuple | deque):
         for i, item in enumerate(list(value)):
             yield f"[{i}]", item
-    elif kind.__module__.partition(".")[0] in _ARRAY_LIBRARIES:
+    elif _library(kind) in _ARRAY_LIBRARIES:
         from holdfast.codec import arrays
 
         yield from arrays.children(value)
