@@ -44,9 +44,7 @@ def main(arguments: Sequence[str]) -> None:
     """Make the environment named first from the lock named second."""
     environment, lock = map(Path, arguments)
     if sys.version_info < MINIMUM:
-        sys.exit(
-            f"Holdfast needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}"
-        )
+        sys.exit(f"Holdfast needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
     ensure_venv_module()
     print(f"setting up {environment} with Python {sys.version.split()[0]}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True)

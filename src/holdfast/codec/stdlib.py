@@ -20,7 +20,7 @@ from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Kind, NotHere, Packing, Unpacking
 from holdfast.codec.revival import is_a
 from holdfast.codec.tags import Tag
-from holdfast.errors import Corrupt, TooLarge, Unsupported
+from holdfast.errors import Corrupt, HoldfastError, TooLarge, Unsupported
 
 
 def dump_tuple(p: Packing, value: tuple[Any, ...]) -> bytes:
@@ -36,10 +36,10 @@ _MAX_BITS = 1 << 16
 """How large the integers of a fraction or range may be: reducing and dividing them takes quadratic time."""
 
 
-def _spread(items: Any) -> Any:
+def _spread(items: list[Any], error: type[HoldfastError] = Corrupt) -> list[Any]:
     """The same items of a set or keys of a dict, if their hashes are not made to collide, which takes forever."""
     if len(items) > _MAX_COLLISIONS and len(items) - len(set(map(hash, items))) > _MAX_COLLISIONS:
-        raise Corrupt(f"more than {_MAX_COLLISIONS} keys or items of a set have the same hash as another")
+        raise error(f"more than {_MAX_COLLISIONS} keys or items of a set have the same hash as another")
     return items
 
 
@@ -50,7 +50,7 @@ def _small(numbers: list[int]) -> list[int]:
 
 
 def dump_set(p: Packing, value: Any) -> bytes:
-    return wire.join_array(sorted(map(p.pack, _spread(list(value)))))
+    return wire.join_array(sorted(map(p.pack, _spread(list(value), Unsupported))))
 
 
 def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:
@@ -61,7 +61,7 @@ def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:
             hint="Delete them, or register a class of your own",
         )
     pairs = list(value.items())
-    _spread([key for key, _ in pairs])
+    _spread([key for key, _ in pairs], Unsupported)
     return p.pack([part for pair in pairs for part in pair])
 
 
