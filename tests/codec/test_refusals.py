@@ -6,9 +6,12 @@ import collections
 import dataclasses
 import enum
 import importlib.resources
+import inspect
 import re
+import sys
 import threading
 import zoneinfo
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import pytest
@@ -284,6 +287,49 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ([1] * 101, [[1] * 50] * 2, [()] * 12):
         with pytest.raises(TooLarge, match="more than 100 values"):
             codec.pack(value)
+
+
+class Same:
+    """Objects whose hashes are all the same."""
+
+    def __hash__(self) -> int:
+        return 1
+
+
+def test_values_that_take_too_long_to_make() -> None:
+    huge = 1 << 70_000
+    registry = Registry()
+    registry.register(Same, lambda _: None, lambda _: Same())
+    own = Codec(registry)
+    for value in (range(huge), Fraction(1, huge)):
+        with pytest.raises(TooLarge, match="more than 65536 bits"):
+            own.pack(value)
+    for pattern in (re.compile("a" * 20_001), re.compile("é" * 201, re.IGNORECASE)):
+        with pytest.raises(Unsupported, match="so long a regular expression"):
+            own.pack(pattern)
+    crowd = {Same() for _ in range(1100)}
+    for collection in (crowd, dict.fromkeys(crowd), frozenset(crowd)):
+        with pytest.raises(Unsupported, match="same hash"):
+            own.pack(collection)
+
+
+def test_dicts_with_attributes() -> None:
+    counter = collections.Counter("a")
+    counter.note = 1  # type: ignore[attr-defined]
+    with pytest.raises(Unsupported, match="Counter with attributes of its own"):
+        codec.pack(counter)
+
+
+def test_too_little_stack_left() -> None:
+    value = nested(20, lambda v: ([[[[v]]]],))
+    assert codec.pack(codec.unpack(codec.pack(value))) == codec.pack(value)
+
+    def deeper(frames: int) -> bytes:
+        return deeper(frames - 1) if frames else codec.pack(value)
+
+    here = len(inspect.stack(0))
+    with pytest.raises(TooDeep, match="left of the stack"):
+        deeper(sys.getrecursionlimit() - here - 60)
 
 
 def test_registered_types() -> None:

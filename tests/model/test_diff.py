@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
-from holdfast.errors import Corrupt, Invalid, Unsupported
+from holdfast.errors import Corrupt, Invalid, TooLarge, Unsupported
 from holdfast.model import objects
 from holdfast.model.diff import diff, diff_maps
 from holdfast.model.operations import (
@@ -207,6 +207,17 @@ def test_pieces_of_large_values() -> None:
 def test_operations_that_do_not_fit(operation: Operation, value: Packed | None) -> None:
     with pytest.raises(Corrupt):
         apply(operation, value)
+
+
+def test_forged_edits_do_not_grow_without_bound() -> None:
+    text = codec.pack("x" * 100_000)
+    with pytest.raises(TooLarge, match="over the limit"):
+        apply(EditText((Keep(0, 100_000),) * 5000), text)
+    with pytest.raises(TooLarge, match="over the limit"):
+        apply(EditList((Keep(0, 1000),) * 500_000), [b"\x01"] * 1000)
+    for operation in (EditList(()), EditMap(), EditText(())):
+        with pytest.raises(Corrupt):
+            apply(operation, b"")
 
 
 @pytest.mark.parametrize(

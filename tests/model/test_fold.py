@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, TooDeep, TooLarge
 from holdfast.model import listtree, maptree, objects
 from holdfast.model.diff import diff_maps
 from holdfast.model.fold import EMPTY, fold, read, read_channel
@@ -365,6 +365,27 @@ def test_nodes_of_the_wrong_kind() -> None:
     tall, more = child_of(Index((leaf._replace(height=3),)), 1, 1)
     with pytest.raises(Corrupt, match="not of the kind"):
         drive(read(Workspace(), MapRoot(tall, 1)), nodes | more)
+
+
+def test_forged_trees_do_not_grow_without_bound() -> None:
+    child, nodes = child_of(Segment(tuple(Item(b"\x01", HERE) for _ in range(64))), 0, 64)
+    for height in range(1, 5):
+        child, more = child_of(Index((child,) * 64), height, 64 * child.size)
+        nodes |= more
+    leaf, more = child_of(Leaf((Entry(b"\xa1l", 0, ListRoot(child), HERE),)), 0, 1)
+    with pytest.raises(TooLarge, match="holds more than"):
+        drive(read(Workspace(), MapRoot(leaf, 1)), nodes | more)
+    lying, more = child_of(Index((leaf, leaf)), 1, 3)
+    with pytest.raises(Corrupt, match="not of the kind"):
+        drive(read(Workspace(), MapRoot(lying, 1)), nodes | more)
+    slot = MapRoot(None, 0)
+    nodes = {}
+    for _ in range(300):
+        leaf, more = child_of(Leaf((Entry(b"\xa1d", 0, slot, HERE),)), 0, 1)
+        nodes |= more
+        slot = MapRoot(leaf, 1)
+    with pytest.raises(TooDeep, match="levels deep"):
+        drive(read(Workspace(), slot), nodes)
 
 
 def test_nodes_that_are_missing_or_altered() -> None:
