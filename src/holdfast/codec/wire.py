@@ -16,8 +16,8 @@ from holdfast.errors import Corrupt, TooDeep
 MAX_DEPTH = 48
 """How deeply lists and dicts may nest inside one value, or one typed value's payload.
 
-Decoders recurse on the C stack, up to 400 bytes a level, and not every Python guards that stack in every thread. With
-`MAX_NESTING` typed values inside each other the deepest legal document needs less than half a megabyte of it.
+Decoders recurse on the C stack, some hundred bytes a level, and not every Python guards that stack in every thread.
+With `MAX_NESTING` typed values inside each other the deepest legal document needs less than half a megabyte of it.
 """
 
 MAX_NESTING = 24
