@@ -56,7 +56,7 @@ from holdfast.model.packed import Packed, flatten
 from holdfast.model.steps import Header, Parent, Step
 from tests.codec import gadgets
 
-SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "120"))
+SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "600"))
 
 codec = Codec(limits=Limits(max_bytes=1 << 20))
 CONTEXT = Context("tenant", "line", "step", b"name")
