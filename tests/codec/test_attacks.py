@@ -8,6 +8,7 @@ import decimal
 import enum
 import importlib.util
 import ipaddress
+import os
 import random
 import re
 import subprocess
@@ -457,7 +458,7 @@ def run(code: str, *, seconds: float = 20, megabytes: int = 0, env: dict[str, st
         text=True,
         timeout=seconds,
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **(env or {})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), **(env or {})},
     )
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
     return done.stdout.strip()
@@ -470,15 +471,15 @@ from holdfast.errors import HoldfastError
 from msgspec.msgpack import encode
 codec = Codec()
 def attempt(data):
-    start = time.monotonic()
+    start = time.process_time()
     try:
         codec.unpack(data)
     except HoldfastError as error:
         print(type(error).__name__, end=" ")
     else:
         print("read", end=" ")
-    if time.monotonic() - start > 3:
-        print("SLOW", time.monotonic() - start, end=" ")
+    if time.process_time() - start > 3:
+        print("SLOW", time.process_time() - start, end=" ")
 """
 
 DEEP = """
@@ -612,7 +613,7 @@ def test_no_value_takes_much_more_memory_than_its_bytes(name: str) -> None:
     huge = wire.ext(5, b"\\0" + b"\\xff" * 4_000_000)
     def nested():
         data = b"\\xc6" + (10 << 20).to_bytes(4, "big") + bytes(10 << 20)
-        for _ in range(31):
+        for _ in range(wire.MAX_NESTING - 1):
             data = wire.ext(1, b"\\x91" + data)
         return data
     data = {data}
@@ -1195,13 +1196,13 @@ def test_a_value_that_holds_itself_many_times_is_refused_in_time() -> None:
     ]
     for i, value in enumerate(values):
         for pack in (codec.pack, lambda v: codec.pack_items([v])):
-            start = time.monotonic()
+            start = time.process_time()
             try:
                 pack(value)
             except HoldfastError:
                 pass
-            if time.monotonic() - start > 10:
-                print("SLOW", i, time.monotonic() - start)
+            if time.process_time() - start > 10:
+                print("SLOW", i, time.process_time() - start)
     """
     assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=90, megabytes=3000)
 
