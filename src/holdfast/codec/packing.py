@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from gc import get_referents
 from itertools import islice, repeat
-from operator import attrgetter, is_, length_hint, ne
+from operator import attrgetter, is_, length_hint
+from threading import active_count
 from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
 from typing import Any
 
@@ -267,7 +268,8 @@ def _encode_batch(values: list[Any], room: int) -> list[bytes] | None:
     try:
         if distinct <= _SHAPED_MODELS.keys():
             fields = list(map(_fields_of, values))
-            if any(map(ne, map(len, fields), map(_SHAPED_COUNTS.__getitem__, kinds))) or any(map(_extra_of, values)):
+            counts = list(map(_SHAPED_COUNTS.__getitem__, kinds))
+            if list(map(len, fields)) != counts or any(map(_extra_of, values)):
                 return None
             levels = _plain_levels(get_referents(*fields), room, of_messages=True)
             if not levels:
@@ -301,10 +303,11 @@ def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> 
             room -= sum(map(length_hint, level))
             if room < 0:
                 return None
+        at_once = _AT_ONCE if weigh else len(level)
         weigh = True
         below: list[Any] = []
-        for start in range(0, len(level), _AT_ONCE):
-            below += get_referents(*level[start : start + _AT_ONCE])
+        for start in range(0, len(level), at_once):
+            below += get_referents(*level[start : start + at_once])
             if many + len(below) > _MANY:
                 return None
         if not below:
@@ -317,6 +320,8 @@ def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> 
 
 def _unchanged(levels: list[list[Any]]) -> bool:
     """Whether the same things still refer to the same: no other thread changed them while they were encoded."""
+    if active_count() == 1:
+        return True
     for above, below in zip(levels, [*levels[1:], []], strict=True):
         now = get_referents(*above)
         if len(now) != len(below) or not all(map(is_, now, below)):
