@@ -40,7 +40,7 @@ from holdfast.model.nodes import (
     encode_node,
     encode_root,
 )
-from holdfast.model.objects import Stub, parse_stub
+from holdfast.model.objects import Pointer, parse_pointer
 from holdfast.model.operations import (
     Change,
     EditList,
@@ -107,7 +107,7 @@ RECORDS = [
     wrap(b"", CONTEXT),
 ]
 BODIES = [compress(b"content" * 50, how)[1] for how in Compression]
-STUBS = [Stub(5, b"d" * 32).encode()]
+POINTERS = [Pointer(5, b"d" * 32).encode()]
 
 INTERESTING = [
     *(bytes([byte]) for byte in (0x00, 0x01, 0x7F, 0x80, 0x81, 0x90, 0x91, 0x93, 0x9F, 0xA0, 0xC0, 0xC1, 0xD4, 0xFF)),
@@ -259,8 +259,8 @@ def fuzz_root(data: bytes) -> None:
     assert decode_root(encode_root(root)) == root
 
 
-def fuzz_stub(data: bytes) -> None:
-    assert parse_stub(data).encode() == data
+def fuzz_pointer(data: bytes) -> None:
+    assert parse_pointer(data).encode() == data
 
 
 TARGETS: dict[str, tuple[Callable[[bytes], None], st.SearchStrategy[bytes]]] = {
@@ -275,7 +275,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], st.SearchStrategy[bytes]]] = {
     "step": (fuzz_step, mutate(STEPS)),
     "node": (fuzz_node, mutate(NODES)),
     "root": (fuzz_root, mutate(ROOTS)),
-    "stub": (fuzz_stub, mutate(STUBS)),
+    "pointer": (fuzz_pointer, mutate(POINTERS)),
 }
 
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])

@@ -47,7 +47,7 @@ from holdfast.model.nodes import (
     encode_node,
     encode_root,
 )
-from holdfast.model.objects import Stub, parse_stub
+from holdfast.model.objects import Pointer, parse_pointer
 from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Set, decode_operation, encode_operation
 from holdfast.model.steps import Header, Parent, Step
 from tests.codec import app
@@ -167,7 +167,7 @@ RECORDS: dict[str, bytes] = {
     "node: leaf": encode_node(LEAF)[1],
     "node: index": encode_node(INDEX)[1],
     "root": encode_root(MapRoot(CHILD, 3)),
-    "stub": Stub(100_000, b"d" * 32).encode(),
+    "pointer": Pointer(100_000, b"d" * 32).encode(),
     "envelope": wrap(b"content", CONTEXT, schema="1.2.0", compression=Compression.NONE),
 }
 
@@ -211,7 +211,7 @@ def test_records_of_the_model_are_read() -> None:
     for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
         assert decode_node(encode_node(node)[0], frozen[f"node: {name}"]) == node
     assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)
-    assert parse_stub(frozen["stub"]) == Stub(100_000, b"d" * 32)
+    assert parse_pointer(frozen["pointer"]) == Pointer(100_000, b"d" * 32)
     opened = unwrap(frozen["envelope"], CONTEXT)
     assert (opened.content, opened.schema) == (b"content", "1.2.0")
 

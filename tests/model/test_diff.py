@@ -153,22 +153,22 @@ def test_forms_do_not_matter() -> None:
     assert as_items(codec.pack(NEW)) is None
 
 
-def test_stubs_stand_for_large_values() -> None:
+def test_pointers_stand_for_large_values() -> None:
     large = codec.pack("x" * 100_000)
-    stub = objects.stub_of(large)
-    assert stub.pieces == 1
-    assert objects.Stub(objects.PIECE + 1, b"").pieces == 2
-    assert objects.parse_stub(stub.encode()) == stub
-    assert diff(stub.encode(), large) is None
-    assert diff([b"\x01", stub.encode()], [b"\x01", large]) is None
+    pointer = objects.pointer_to(large)
+    assert pointer.pieces == 1
+    assert objects.Pointer(objects.PIECE + 1, b"").pieces == 2
+    assert objects.parse_pointer(pointer.encode()) == pointer
+    assert diff(pointer.encode(), large) is None
+    assert diff([b"\x01", pointer.encode()], [b"\x01", large]) is None
     longer = codec.pack("x" * 100_000 + "y")
-    assert diff(stub.encode(), longer) == Set(longer)
+    assert diff(pointer.encode(), longer) == Set(longer)
     operation = diff(large, longer)
     assert isinstance(operation, EditText)
-    assert apply(operation, stub.encode(), lambda data: {stub.encode(): large}[data]) == longer
+    assert apply(operation, pointer.encode(), lambda data: {pointer.encode(): large}[data]) == longer
     with pytest.raises(Corrupt, match="not at hand"):
-        apply(operation, stub.encode())
-    items: list[bytes] = [stub.encode(), *packed(*LONG)]
+        apply(operation, pointer.encode())
+    items: list[bytes] = [pointer.encode(), *packed(*LONG)]
     with pytest.raises(Invalid, match="not fetched"):
         flatten(items)
     edit = diff(items, [large, *packed(*LONG, NEW)])
@@ -179,13 +179,13 @@ def test_pieces_of_large_values() -> None:
     data = b"".join(i.to_bytes(4, "big") for i in range(640_000))
     pieces = objects.split(data)
     assert [len(piece) for piece in pieces] == [objects.PIECE, objects.PIECE, len(data) - 2 * objects.PIECE]
-    assert objects.join(objects.stub_of(data), pieces) == data
+    assert objects.join(objects.pointer_to(data), pieces) == data
     for wrong in (pieces[:2], pieces[::-1], [*pieces, b"x"]):
         with pytest.raises(Corrupt, match="pieces of a large value"):
-            objects.join(objects.stub_of(data), wrong)
-    for wrong_stub in (b"", b"x" * 42):
+            objects.join(objects.pointer_to(data), wrong)
+    for wrong_pointer in (b"", b"x" * 42):
         with pytest.raises(Corrupt):
-            objects.parse_stub(wrong_stub)
+            objects.parse_pointer(wrong_pointer)
 
 
 @pytest.mark.parametrize(

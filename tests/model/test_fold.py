@@ -63,7 +63,7 @@ class Line:
         return ws
 
     def whole(self, packed: Packed) -> Packed:
-        """The same with what stubs stand for put in."""
+        """The same with what pointers stand for put in."""
         if isinstance(packed, bytes):
             return self.objects.get(packed, packed)
         if isinstance(packed, list):
@@ -313,7 +313,7 @@ def test_large_values_lie_aside() -> None:
     line.fold()
     assert list(line.objects.values()) == [big]
     packed = drive(read(Workspace(), line.root), line.nodes)
-    assert packed[MEMORY] == objects.stub_of(big).encode()
+    assert packed[MEMORY] == objects.pointer_to(big).encode()
     line.append(EditMap((), ((MEMORY, EditText((Keep(0, 200_000), b"more"))),)))
     change = Change(0, EditText((Keep(0, 10),)))
     line.append(EditMap((), ((MESSAGES, EditList((change, Keep(1, 1)))),)))

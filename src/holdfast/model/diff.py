@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.codec import wire
 from holdfast.model import sequences
-from holdfast.model.objects import LARGE, is_stub, stub_of
+from holdfast.model.objects import LARGE, is_pointer, pointer_to
 from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set
 from holdfast.model.packed import Packed, PackedMap, as_items, as_map, flatten
 
@@ -31,7 +31,7 @@ ListParts = list["Keep | Change | tuple[bytes, ...]"]
 def diff(old: Packed, new: Packed) -> Operation | None:
     """The operation that turns `old` into `new`, or None if they are the same value."""
     if isinstance(new, bytes):
-        if new == old or (isinstance(old, bytes) and is_stub(old) and old == stub_of(new).encode()):
+        if new == old or (isinstance(old, bytes) and is_pointer(old) and old == pointer_to(new).encode()):
             return None
         if len(new) < _SHORT:
             return Set(new)
@@ -98,10 +98,10 @@ def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
         return NOTHING
     end = sequences.common_suffix(old, new, start)
     old_end, new_end = len(old) - end, len(new) - end
-    if any(map(is_stub, old[start:old_end])):
-        as_stubs = [stub_of(item).encode() if len(item) > LARGE else item for item in new]
-        if as_stubs != new:
-            return diff_lists(old, as_stubs)
+    if any(map(is_pointer, old[start:old_end])):
+        as_pointers = [pointer_to(item).encode() if len(item) > LARGE else item for item in new]
+        if as_pointers != new:
+            return diff_lists(old, as_pointers)
     parts: ListParts = [Keep(0, start)] if start else []
     done = start
     reached = start  # where in the old list the last kept run ended

@@ -13,14 +13,14 @@ from typing import TypeAlias
 from holdfast.errors import Corrupt
 from holdfast.model import listtree, maptree
 from holdfast.model.nodes import Entry, Item, ListRoot, MapRoot, Origin, Slot
-from holdfast.model.objects import LARGE, is_stub, stub_of
+from holdfast.model.objects import LARGE, is_pointer, pointer_to
 from holdfast.model.operations import (
     Change,
     EditList,
     EditMap,
     EditText,
     Keep,
-    LoadStub,
+    LoadLarge,
     Operation,
     Set,
     apply,
@@ -58,7 +58,7 @@ class _EntryDraft:
 _Draft: TypeAlias = Slot | _ListDraft | _MapDraft
 
 
-def fold(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadStub) -> Rounds[MapRoot]:
+def fold(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadLarge) -> Rounds[MapRoot]:
     """The state after these steps, in nodes. New nodes and large values are left in the workspace.
 
     `load` is asked for large values that a step changes in part.
@@ -70,7 +70,7 @@ def fold(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], 
 
 
 def read(ws: Workspace, root: MapRoot) -> Rounds[PackedMap]:
-    """The whole state, packed; large values as stubs. One round per level of the tree."""
+    """The whole state, packed; large values as pointers. One round per level of the tree."""
     yield from ws.load_all([] if root.child is None else [root.child])
     return _read_map(ws, root)
 
@@ -100,7 +100,7 @@ def _read_slot(ws: Workspace, slot: Slot) -> Packed:
 # Editing drafts -----------------------------------------------------------------------------------------------
 
 
-def _edit_map(ws: Workspace, draft: _MapDraft, edit: EditMap, origin: Origin, load: LoadStub) -> Rounds[None]:
+def _edit_map(ws: Workspace, draft: _MapDraft, edit: EditMap, origin: Origin, load: LoadLarge) -> Rounds[None]:
     touched = {*edit.removed, *edit.moved, *(key for key, _ in edit.put)} - draft.changes.keys()
     stored = yield from maptree.lookup(ws, draft.root, touched)
     for key in stored:
@@ -127,12 +127,12 @@ def _edit_map(ws: Workspace, draft: _MapDraft, edit: EditMap, origin: Origin, lo
 
 
 def _change(
-    ws: Workspace, value: _Draft | None, operation: Operation, before: Origin, origin: Origin, load: LoadStub
+    ws: Workspace, value: _Draft | None, operation: Operation, before: Origin, origin: Origin, load: LoadLarge
 ) -> Rounds[_Draft]:
     """The value that an operation makes of a drafted one, whose parts stem from `before`."""
     if isinstance(operation, Set):
         return operation.value
-    if isinstance(value, bytes) and is_stub(value):
+    if isinstance(value, bytes) and is_pointer(value):
         value = load(value)
     if isinstance(operation, EditText):
         return flatten(apply(operation, value if isinstance(value, bytes) else None))
@@ -170,7 +170,7 @@ def _as_map(value: _Draft | None, origin: Origin) -> _MapDraft | None:
     return value if isinstance(value, _MapDraft) else None
 
 
-def _edit_list(ws: Workspace, draft: _ListDraft, edit: EditList, origin: Origin, load: LoadStub) -> Rounds[None]:
+def _edit_list(ws: Workspace, draft: _ListDraft, edit: EditList, origin: Origin, load: LoadLarge) -> Rounds[None]:
     length = sum(piece.length if isinstance(piece, Keep) else len(piece) for piece in draft.pieces)
     pieces: listtree.Pieces = []
     for part in edit.parts:
@@ -188,7 +188,7 @@ def _edit_list(ws: Workspace, draft: _ListDraft, edit: EditList, origin: Origin,
 
 
 def _changed_item(
-    ws: Workspace, draft: _ListDraft, piece: Keep | list[Item], operation: Operation, load: LoadStub
+    ws: Workspace, draft: _ListDraft, piece: Keep | list[Item], operation: Operation, load: LoadLarge
 ) -> Rounds[bytes]:
     if isinstance(piece, Keep):
         piece = yield from listtree.slice_items(ws, draft.root, piece.start, piece.start + piece.length)
@@ -210,7 +210,7 @@ def _finish_map(ws: Workspace, draft: _MapDraft) -> Rounds[MapRoot]:
 
 
 def _finish(ws: Workspace, value: _Draft, origin: Origin) -> Rounds[Slot]:
-    if isinstance(value, bytes) and len(value) > _APART and not is_stub(value):
+    if isinstance(value, bytes) and len(value) > _APART and not is_pointer(value):
         # Long enough to be worth its own nodes, if it has parts.
         value = _as_list(value, origin) or _as_map(value, origin) or value
     if isinstance(value, _ListDraft):
@@ -225,9 +225,9 @@ def _finish(ws: Workspace, value: _Draft, origin: Origin) -> Rounds[Slot]:
 
 
 def _aside(ws: Workspace, value: bytes) -> bytes:
-    """A value, or the stub that stands for it if it is too large to lie in a node."""
+    """A value, or the pointer that stands for it if it is too large to lie in a node."""
     if len(value) <= LARGE:
         return value
-    stub = stub_of(value).encode()
-    ws.objects[stub] = value
-    return stub
+    pointer = pointer_to(value).encode()
+    ws.objects[pointer] = value
+    return pointer

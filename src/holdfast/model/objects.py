@@ -1,8 +1,8 @@
 """Large values, kept beside the line.
 
 A value of many kilobytes that hardly changes would weigh on every read of the segment it lies in. It is stored once,
-cut into pieces, and a *stub* of 42 bytes stands for it: its size and its digest. Bytes of a stub start like no packed
-value does, so nothing a user saves can be taken for one.
+cut into pieces, and a *pointer* of 42 bytes stands for it: its size and its digest. Bytes of a pointer start like no
+packed value does, so nothing a user saves can be taken for one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from typing import NamedTuple
 
 from holdfast.errors import Corrupt
-from holdfast.model.packed import STUB
+from holdfast.model.packed import POINTER
 
 LARGE = 64 << 10
 """A packed value of more bytes than this is kept beside the line."""
@@ -20,10 +20,10 @@ LARGE = 64 << 10
 PIECE = 1 << 20
 """How many bytes a piece of a large value has, but for the last."""
 
-_STUB = struct.Struct(">2sQ32s")
+_POINTER = struct.Struct(">2sQ32s")
 
 
-class Stub(NamedTuple):
+class Pointer(NamedTuple):
     """What stands for a large value."""
 
     size: int
@@ -31,7 +31,7 @@ class Stub(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes that stand in the value's place."""
-        return _STUB.pack(STUB, self.size, self.digest)
+        return _POINTER.pack(POINTER, self.size, self.digest)
 
     @property
     def pieces(self) -> int:
@@ -39,25 +39,25 @@ class Stub(NamedTuple):
         return -(-self.size // PIECE)
 
 
-def is_stub(packed: bytes) -> bool:
+def is_pointer(packed: bytes) -> bool:
     """Whether these bytes stand for a large value."""
-    return packed.startswith(STUB)
+    return packed.startswith(POINTER)
 
 
-def stub_of(packed: bytes) -> Stub:
-    """The stub that would stand for this packed value."""
-    return Stub(len(packed), hashlib.sha256(packed).digest())
+def pointer_to(packed: bytes) -> Pointer:
+    """The pointer that would stand for this packed value."""
+    return Pointer(len(packed), hashlib.sha256(packed).digest())
 
 
-def parse_stub(data: bytes) -> Stub:
-    """A stub from its bytes."""
+def parse_pointer(data: bytes) -> Pointer:
+    """A pointer from its bytes."""
     try:
-        mark, size, digest = _STUB.unpack(data)
+        mark, size, digest = _POINTER.unpack(data)
     except struct.error:
-        raise Corrupt(f"{len(data)} bytes are not a stub") from None
-    if mark != STUB:
-        raise Corrupt("bytes that should be a stub are something else")
-    return Stub(size, digest)
+        raise Corrupt(f"{len(data)} bytes are not a pointer") from None
+    if mark != POINTER:
+        raise Corrupt("bytes that should be a pointer are something else")
+    return Pointer(size, digest)
 
 
 def split(packed: bytes) -> list[bytes]:
@@ -65,13 +65,13 @@ def split(packed: bytes) -> list[bytes]:
     return [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
 
 
-def join(stub: Stub, pieces: list[bytes]) -> bytes:
+def join(pointer: Pointer, pieces: list[bytes]) -> bytes:
     """A large value from its pieces, which must be just those it was cut into."""
     packed = b"".join(pieces)
-    if len(packed) != stub.size or hashlib.sha256(packed).digest() != stub.digest:
+    if len(packed) != pointer.size or hashlib.sha256(packed).digest() != pointer.digest:
         raise Corrupt(
-            f"the pieces of a large value do not make up its {stub.size} bytes",
-            where=stub.digest.hex(),
+            f"the pieces of a large value do not make up its {pointer.size} bytes",
+            where=pointer.digest.hex(),
             hint="Repair it from a mirror or a backup",
         )
     return packed

@@ -18,10 +18,10 @@ from msgspec.msgpack import decode, encode
 
 from holdfast.codec import wire
 from holdfast.errors import Corrupt, TooLarge
-from holdfast.model.packed import STUB, Packed, PackedMap, as_items, as_map, flatten
+from holdfast.model.packed import POINTER, Packed, PackedMap, as_items, as_map, flatten
 
-LoadStub: TypeAlias = Callable[[bytes], bytes]
-"""Gives the packed value that a stub stands for."""
+LoadLarge: TypeAlias = Callable[[bytes], bytes]
+"""Gives the packed value that a pointer stands for."""
 
 
 class Keep(NamedTuple):
@@ -77,15 +77,15 @@ Operation: TypeAlias = Set | EditList | EditMap | EditText
 # Applying -----------------------------------------------------------------------------------------------------
 
 
-def _no_stubs(stub: bytes) -> bytes:
-    raise Corrupt("an operation changes part of a large value that is not at hand", where=stub.hex())
+def _nothing_large(pointer: bytes) -> bytes:
+    raise Corrupt("an operation changes part of a large value that is not at hand", where=pointer.hex())
 
 
-def apply(operation: Operation, packed: Packed | None, load: LoadStub = _no_stubs) -> Packed:
+def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothing_large) -> Packed:
     """The value that the operation makes of this one. `load` is asked for large values that it changes in part."""
     if isinstance(operation, Set):
         return operation.value
-    if isinstance(packed, bytes) and packed.startswith(STUB):
+    if isinstance(packed, bytes) and packed.startswith(POINTER):
         packed = load(packed)
     if isinstance(operation, EditText):
         return _apply_text(operation, packed)
@@ -103,7 +103,7 @@ def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
     return wire.text(new) if wire.is_str(packed) else wire.binary(new)
 
 
-def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadStub) -> list[bytes]:
+def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> list[bytes]:
     if old is None:
         raise Corrupt("an operation changes items of a list where there is none")
     _check_total(sum(part.length for part in edit.parts if isinstance(part, Keep)))
@@ -119,7 +119,7 @@ def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadStub) -> list
     return new
 
 
-def apply_map(edit: EditMap, old: PackedMap | None, load: LoadStub = _no_stubs) -> PackedMap:
+def apply_map(edit: EditMap, old: PackedMap | None, load: LoadLarge = _nothing_large) -> PackedMap:
     """The same, for the operation on a dict; a whole state is one too."""
     if old is None:
         raise Corrupt("an operation changes entries of a dict where there is none")

@@ -23,7 +23,7 @@ PackedMap: TypeAlias = "dict[bytes, Packed]"
 SMALL = 1024
 """A dict of fewer packed bytes than this is kept whole."""
 
-STUB = b"\xc1\xc1"
+POINTER = b"\xc1\xc1"
 """How the bytes start that stand for a large value kept beside the line. No packed value starts like this."""
 
 _NUMBERS = frozenset({int, float, bool, NoneType})
@@ -85,9 +85,9 @@ def flatten(packed: Packed) -> bytes:
 
 
 def inner(packed: bytes) -> bytes:
-    """Packed bytes as they stand inside others. A stub has no such form: what it stands for must be put in first."""
-    if packed.startswith(STUB):
-        raise Invalid("a stub stands for a large value that was not fetched")
+    """Packed bytes as they stand inside others. A pointer has no such form: what it stands for must be put in first."""
+    if packed.startswith(POINTER):
+        raise Invalid("a pointer stands for a large value that was not fetched")
     return wire.inner(packed)
 
 
@@ -95,7 +95,7 @@ def as_items(packed: Packed) -> list[bytes] | None:
     """The packed items of a list in any form; None if it is no list."""
     if isinstance(packed, list):
         return packed
-    if isinstance(packed, dict) or packed.startswith((wire.SHAPED_MARK, STUB)):
+    if isinstance(packed, dict) or packed.startswith((wire.SHAPED_MARK, POINTER)):
         return None
     data = _not_empty(packed.removeprefix(wire.ESCAPE))
     return list(map(wire.top, wire.split_array(data))) if wire.is_array(data) else None

@@ -39,7 +39,7 @@ Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
 class Workspace:
     """Nodes at hand: loaded ones, and new ones that are not stored yet.
 
-    `created` are new nodes by id, `objects` new large values by stub.
+    `created` are new nodes by id, `objects` new large values by pointer.
     """
 
     def __init__(self) -> None:
