@@ -368,6 +368,8 @@ def test_registry_refuses_what_would_confuse() -> None:
     registry = Registry()
     with pytest.raises(Invalid, match="dict already has a form of its own"):
         registry.register(dict, lambda d: d, lambda d: d)
+    with pytest.raises(Invalid, match="HumanMessage already has a form of its own"):
+        registry.register(HumanMessage, lambda m: m.content, HumanMessage)
     registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temp")
     with pytest.raises(Invalid, match="the name 'temp' is taken by tests.codec.app:Temperature"):
         registry.register(app.Client, lambda c: None, lambda _: app.Client(), name="temp")

@@ -7,6 +7,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.codec import revival
+from holdfast.codec.shapes import SHAPES
 from holdfast.codec.stdlib import KINDS
 from holdfast.errors import Invalid, Unsupported
 
@@ -17,6 +18,9 @@ _OWN_TYPES = frozenset(
 )
 # Types are values too: `defaultdict(list)` holds one. These do nothing but make an empty or converted value.
 _NAMEABLE_BUILTINS = (int, str, float, bool, bytes, bytearray, list, dict, set, frozenset, tuple, complex)
+
+
+_WELL_KNOWN = frozenset(shape.ref for shape in SHAPES.values())
 
 
 class Registration(NamedTuple):
@@ -51,7 +55,7 @@ class Registry:
         `dump` may return anything the codec supports. `name` stands in the stored bytes (default: module and class
         name): choose one yourself if the class may be moved. Subclasses are types of their own.
         """
-        if type in _OWN_TYPES:
+        if type in _OWN_TYPES or revival.reference(type) in _WELL_KNOWN:
             raise Invalid(f"{type.__name__} already has a form of its own", hint="Register a subclass of it instead")
         name = name or revival.reference(type)
         other = self._by_name.get(name)
