@@ -129,6 +129,7 @@ def tuple_with_attribute() -> TupleWithMore:
         (lambda: 1, "<lambda> can not be saved"),
         ("".join, "code is saved only by a name"),
         (object(), "register(object"),
+        (threading.Lock(), "it is not a data class Holdfast knows how to keep"),
         (iter([1]), "list_iterator"),
         (unnamed_zone(), "ZoneInfo without a key"),
     ],

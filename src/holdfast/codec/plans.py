@@ -316,7 +316,7 @@ class EnumPlan(Plan):
 def plan_for(cls: type) -> Plan:
     """The plan for a class, or `Unsupported` with the reason why it has none."""
     ref = revival.reference(cls)
-    reason = revival.refusal(cls)
+    reason = revival.refusal(cls) if _is_data(cls) else ""
     plan = None if reason else _make_plan(cls, ref)
     if plan is None:
         short = ref.rpartition(":")[2].rpartition(".")[2]
@@ -325,6 +325,17 @@ def plan_for(cls: type) -> Plan:
             hint=f"Say how to keep it with holdfast.register({short}, dump=…, load=…), or save its data instead",
         )
     return plan
+
+
+_SEND = "langgraph.types:Send"  # slots and no more, though not declared as data
+_DATA_MARKS = ("__pydantic_fields_set__", "__fields_set__", "__dataclass_fields__", "__attrs_attrs__")
+
+
+def _is_data(cls: type) -> bool:
+    """Whether the class is of a kind that could be kept, if nothing else speaks against it."""
+    if revival.reference(cls) == _SEND or not {enum.Enum, BaseException, tuple}.isdisjoint(revival.mro(cls)):
+        return True
+    return any(revival.lookup(cls, mark) is not None for mark in _DATA_MARKS)
 
 
 def _make_plan(cls: type, ref: str) -> Plan | None:
@@ -345,7 +356,7 @@ def _make_plan(cls: type, ref: str) -> Plan | None:
         tag, defaults = Tag.DATACLASS, _dataclass_defaults(cls)
     elif revival.lookup(cls, "__attrs_attrs__") is not None:
         tag, defaults = Tag.ATTRS, _attrs_defaults(revival.lookup(cls, "__attrs_attrs__"))
-    elif ref == "langgraph.types:Send":
+    elif ref == _SEND:
         tag, defaults = Tag.DATACLASS, dict.fromkeys(revival.lookup(cls, "__slots__"), lambda: None)
     else:
         return None
