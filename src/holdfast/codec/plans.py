@@ -316,12 +316,12 @@ class EnumPlan(Plan):
 def plan_for(cls: type) -> Plan:
     """The plan for a class, or `Unsupported` with the reason why it has none."""
     ref = revival.reference(cls)
-    reason = revival.refusal(cls) if _is_data(cls) else ""
+    reason = revival.refusal(cls) if _is_data(cls) else "it is not a data class Holdfast knows how to keep"
     plan = None if reason else _make_plan(cls, ref)
     if plan is None:
         short = ref.rpartition(":")[2].rpartition(".")[2]
         raise Unsupported(
-            f"a {ref} object can not be saved: {reason or 'it is not a data class Holdfast knows how to keep'}",
+            f"a {ref} object can not be saved: {reason or 'its content is more than its fields'}",
             hint=f"Say how to keep it with holdfast.register({short}, dump=…, load=…), or save its data instead",
         )
     return plan
@@ -333,7 +333,10 @@ _DATA_MARKS = ("__pydantic_fields_set__", "__fields_set__", "__dataclass_fields_
 
 def _is_data(cls: type) -> bool:
     """Whether the class is of a kind that could be kept, if nothing else speaks against it."""
-    if revival.reference(cls) == _SEND or not {enum.Enum, BaseException, tuple}.isdisjoint(revival.mro(cls)):
+    # By identity: comparing or hashing a class may ask its metaclass.
+    if revival.reference(cls) == _SEND or any(
+        base is enum.Enum or base is BaseException or base is tuple for base in revival.mro(cls)
+    ):
         return True
     return any(revival.lookup(cls, mark) is not None for mark in _DATA_MARKS)
 

@@ -78,7 +78,7 @@ def module_dict(module: ModuleType) -> dict[str, Any]:
 
 def is_a(value: object, cls: type) -> bool:
     """Whether a value is of a class, by its real type: `isinstance` would ask its `__class__`."""
-    return cls in mro(type(value))
+    return any(base is cls for base in mro(type(value)))
 
 
 def lookup(cls: type, name: str) -> Any:
