@@ -13,7 +13,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from benchmarks.measure import in_turns
 from holdfast.codec import Codec
 from holdfast.model import diff_maps, flatten, pack_state
-from holdfast.model.fold import EMPTY, fold
+from holdfast.model.drafts import EMPTY
+from holdfast.model.fold import fold
 from holdfast.model.nodes import Origin
 from holdfast.model.operations import EditList, EditMap, Keep, Set, apply_map
 from holdfast.model.trees import Workspace

@@ -36,6 +36,10 @@ Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
 """A computation that asks for nodes, round by round, and ends with a T."""
 
 
+class MissingNode(Corrupt):
+    """A node that was asked for is not in the store; it may have been when the question arose."""
+
+
 class Workspace:
     """Nodes at hand: loaded ones, and new ones that are not stored yet.
 
@@ -55,7 +59,7 @@ class Workspace:
             for id in missing:
                 data = stored.get(id)
                 if data is None:
-                    raise Corrupt("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
+                    raise MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
                 self._nodes[id] = decode_node(id, data)
 
     def segment(self, child: Child) -> Segment:

@@ -1,0 +1,52 @@
+"""Taking large values out of what a step changed."""
+
+from __future__ import annotations
+
+from holdfast.codec import wire
+from holdfast.model.objects import LARGE, pointer_to
+from holdfast.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+
+
+def set_aside(edit: EditMap) -> tuple[EditMap, dict[bytes, bytes]]:
+    """The edit with pointers for the large values that it sets, and those values by pointer.
+
+    A large list or dict stays as it is: its items are what is worth pointing to, once it is folded.
+    """
+    objects: dict[bytes, bytes] = {}
+    return _map(edit, objects), objects
+
+
+def _operation(operation: Operation, objects: dict[bytes, bytes]) -> Operation:
+    if isinstance(operation, Set):
+        return operation if _is_container(operation.value) else Set(_value(operation.value, objects))
+    if isinstance(operation, EditMap):
+        return _map(operation, objects)
+    if isinstance(operation, EditList):
+        return EditList(tuple(_part(part, objects) for part in operation.parts))
+    return operation
+
+
+def _map(edit: EditMap, objects: dict[bytes, bytes]) -> EditMap:
+    return EditMap(edit.removed, tuple((key, _operation(change, objects)) for key, change in edit.put), edit.moved)
+
+
+def _part(part: Keep | Change | tuple[bytes, ...], objects: dict[bytes, bytes]) -> Keep | Change | tuple[bytes, ...]:
+    if isinstance(part, Keep):
+        return part
+    if isinstance(part, Change):
+        # A changed item is a value of its own again, and its parts are not pointed to.
+        return part
+    return tuple(_value(item, objects) for item in part)
+
+
+def _is_container(value: bytes) -> bool:
+    bare = value.removeprefix(wire.ESCAPE)
+    return not value.startswith(wire.SHAPED_MARK) and (wire.is_array(bare) or wire.is_map(bare))
+
+
+def _value(value: bytes, objects: dict[bytes, bytes]) -> bytes:
+    if len(value) <= LARGE:
+        return value
+    pointer = pointer_to(value).encode()
+    objects[pointer] = value
+    return pointer

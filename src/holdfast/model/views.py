@@ -1,0 +1,96 @@
+"""Reading parts of a draft: a key of a dict, a run of a list. Loads only the nodes that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.codec import wire
+from holdfast.model import listtree, maptree
+from holdfast.model.drafts import Draft, ListDraft, MapDraft, as_dict, as_list
+from holdfast.model.fold import read_slot
+from holdfast.model.nodes import ListRoot, MapRoot, Origin
+from holdfast.model.operations import Keep
+from holdfast.model.packed import Packed
+from holdfast.model.trees import Rounds, Workspace
+
+_NOWHERE = Origin(0, 0)
+
+
+def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | None]:
+    """The value at a path of packed keys; None if there is none."""
+    found: Draft | None = value
+    for key in path:
+        state = None if found is None else as_dict(found, _NOWHERE)
+        if state is None:
+            return None
+        if key in state.changes:
+            change = state.changes[key]
+            found = None if change is None else change.value
+        else:
+            stored = (yield from maptree.lookup(ws, state.root, [key])).get(key)
+            found = None if stored is None else stored.slot
+    return found
+
+
+def is_dict(value: Draft) -> bool:
+    """Whether a value is a dict, without reading it."""
+    return wire.is_map(value) if isinstance(value, bytes) else isinstance(value, MapRoot | MapDraft)
+
+
+def keys(ws: Workspace, value: Draft) -> Rounds[list[bytes] | None]:
+    """The packed keys of a dict, in its order; None if it is no dict. Of a dict in nodes, all leaves are read."""
+    state = as_dict(value, _NOWHERE)
+    if state is None:
+        return None
+    ranks = {key: change.rank for key, change in state.changes.items() if change is not None}
+    if state.root.child is not None:
+        leaves = yield from ws.load_indexes(state.root.child)
+        yield from ws.fetch(leaf.id for leaf in leaves)
+        for stored in maptree.entries(ws, state.root):
+            if stored.key not in state.changes:
+                ranks[stored.key] = stored.rank
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def length(value: Draft) -> int | None:
+    """How many items a list has, without reading them; None if it is no list."""
+    items = as_list(value, _NOWHERE)
+    if items is None:
+        return None
+    return sum(piece.length if isinstance(piece, Keep) else len(piece) for piece in items.pieces)
+
+
+def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[bytes]]:
+    """A run of a list's packed items."""
+    state = as_list(value, _NOWHERE)
+    found: list[bytes] = []
+    for piece in [] if state is None else listtree.slice_pieces(state.pieces, start, stop - start):
+        if state is not None and isinstance(piece, Keep):
+            piece = yield from listtree.slice_items(ws, state.root, piece.start, piece.start + piece.length)
+        if not isinstance(piece, Keep):
+            found += (item.value for item in piece)
+    return found
+
+
+def whole(ws: Workspace, value: Draft) -> Rounds[Packed]:
+    """All of a value, packed."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, ListRoot | MapRoot):
+        yield from ws.load_all([] if value.child is None else [value.child])
+        return read_slot(ws, value)
+    if isinstance(value, ListDraft):
+        return (yield from items(ws, value, 0, length(value) or 0))
+    return (yield from _whole_dict(ws, value))
+
+
+def _whole_dict(ws: Workspace, value: MapDraft) -> Rounds[Packed]:
+    yield from ws.load_all([] if value.root.child is None else [value.root.child])
+    found: dict[bytes, tuple[int, Packed]] = {}
+    for stored in maptree.entries(ws, value.root):
+        if stored.key not in value.changes:
+            found[stored.key] = (stored.rank, read_slot(ws, stored.slot))
+    for key, change in value.changes.items():
+        if change is not None:
+            found[key] = (change.rank, (yield from whole(ws, change.value)))
+    return {key: packed for key, (_, packed) in sorted(found.items(), key=lambda pair: pair[1][0])}
