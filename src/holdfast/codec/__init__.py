@@ -28,6 +28,7 @@ class Codec:
     def __init__(self, registry: Registry | None = None, limits: Limits | None = None) -> None:
         self.registry = default_registry if registry is None else registry
         self.limits = Limits() if limits is None else limits
+        self._unpackers: list[Unpacker] = []  # not in use; making one takes as long as unpacking a small value
 
     def pack(self, value: Any) -> bytes:
         """The value as bytes: the same bytes for the same value, in every process.
@@ -61,11 +62,17 @@ class Codec:
 
         Raises `Corrupt`, `TooDeep` or `TooLarge` for bytes that `pack` did not write.
         """
-        return Unpacker(self.registry, self.limits.max_bytes).unpack(data)
+        return self.unpack_items((data,))[0]
 
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
         """Each of the packed items, unpacked."""
-        return Unpacker(self.registry, self.limits.max_bytes).unpack_batch(items)
+        try:
+            unpacker = self._unpackers.pop()
+        except IndexError:
+            unpacker = Unpacker(self.registry, self.limits.max_bytes)
+        values = unpacker.unpack_batch(items)
+        self._unpackers.append(unpacker)  # one that failed is not used again
+        return values
 
     def to_json(self, value: Any) -> Any:
         """The value as a tree of JSON values with type marks (`{"$tuple": [1, 2]}`), from which nothing is lost."""

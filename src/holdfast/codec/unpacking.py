@@ -43,10 +43,9 @@ class Unpacker:
         self._registry = registry
         self._max_bytes = max_bytes
         self._nesting = 0
-        # Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
-        self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
+        self._guarded = False
         self._decode = Decoder(ext_hook=self._revive).decode
-        self._makers: dict[int, Callable[[Any], Any]] = {}  # looked up once a call: classes may be reloaded
+        self._makers: dict[int, Callable[[Any], Any]] = {}
 
     def unpack(self, data: bytes) -> Any:
         """The value that these bytes hold."""
@@ -54,6 +53,9 @@ class Unpacker:
 
     def unpack_batch(self, items: Iterable[bytes]) -> list[Any]:
         """The values that these packed bytes hold, each standing on its own."""
+        # Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
+        self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
+        self._makers.clear()  # looked up once a call: classes may be reloaded
         values: list[Any] = []
         decode, makers = self._decode, self._makers
         for data in items:
