@@ -6,6 +6,7 @@
     ├── NotFound        (LookupError)      what was named is not there
     ├── Conflict                           the place in the line is taken
     ├── Transient                          may work when tried again; the only kind that is retried
+    ├── Unavailable     (OSError)          the store is closed, or failed and must be opened anew
     ├── Corrupt         (ValueError)       stored bytes are not what was written
     ├── Denied          (PermissionError)  the caller may not do this, or the key is gone
     ├── Unsupported     (TypeError)        this cannot be kept or done here
@@ -46,6 +47,10 @@ class Conflict(HoldfastError):
 
 class Transient(HoldfastError):
     """A failure that may pass. The only kind that is retried."""
+
+
+class Unavailable(HoldfastError, OSError):
+    """The store is closed, or its medium failed: it does nothing more until it is opened anew."""
 
 
 class Corrupt(HoldfastError, ValueError):

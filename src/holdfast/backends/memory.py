@@ -1,0 +1,196 @@
+"""Rows in this process's memory: the same behaviour as any other store, gone when it is closed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from holdfast.backends.port import (
+    Backend,
+    Batch,
+    Capabilities,
+    Change,
+    Create,
+    Delete,
+    Ensure,
+    Expect,
+    Get,
+    Query,
+    Row,
+    Scan,
+)
+from holdfast.backends.spaces import SPACES, Key, Space
+from holdfast.errors import Config, Unavailable
+
+_Undo = list[Callable[[], None]]
+
+
+class Memory(Backend):
+    """`memory://`: nothing is written anywhere."""
+
+    schemes = ("memory",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: dict[Space, _Table] | None = {space: _Table(space) for space in SPACES}
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Memory:
+        """A new, empty store."""
+        if url not in ("memory:", "memory://"):
+            raise Config("a store in memory has no name", where=url, hint="Open memory://")
+        if options:
+            raise Config(f"a store in memory takes no option {min(options)!r}", where=url)
+        return cls()
+
+    @property
+    def url(self) -> str:
+        return "memory://"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31)
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        with self._lock:
+            tables = self._open_tables()
+            return [tables[query.space].find(query) for query in queries]
+
+    async def apply(self, batch: Batch) -> int | None:
+        with self._lock:
+            tables = self._open_tables()
+            undo: _Undo = []
+            for place, change in enumerate(batch):
+                if not tables[change.space].change(change, undo):
+                    for step in reversed(undo):
+                        step()
+                    return place
+            return None
+
+    async def size(self) -> int:
+        with self._lock:
+            return sum(table.size() for table in self._open_tables().values())
+
+    async def check(self) -> list[str]:
+        with self._lock:
+            self._open_tables()
+        return []
+
+    async def tidy(self) -> None:
+        with self._lock:
+            self._open_tables()  # memory is freed as rows go
+
+    async def close(self) -> None:
+        with self._lock:
+            self._tables = None
+
+    def _open_tables(self) -> dict[Space, _Table]:
+        if self._tables is None:
+            raise Unavailable("the store is closed", where=self.url, hint="Open it again; what it held is gone")
+        return self._tables
+
+
+class _Table:
+    """The rows of one space, in parts that start with the same one or two columns: usually, those of a line."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._width = min(2, len(space.key) - 1)
+        self._parts: dict[Key, _Part] = {}
+
+    def find(self, query: Query) -> list[Row]:
+        if isinstance(query, Get):
+            parts = ((self._parts.get(key[: self._width]), key) for key in dict.fromkeys(query.keys))
+            return [part.rows[key] for part, key in parts if part is not None and key in part.rows]
+        rows: list[Row] = []
+        for part in self._parts_under(query.prefix, query.reverse):
+            rows += part.scan(query, None if query.limit is None else query.limit - len(rows))
+        return rows
+
+    def change(self, change: Change, undo: _Undo) -> bool:
+        """Make a change, and note how to unmake it. False if its condition does not hold."""
+        if isinstance(change, Expect):
+            part = self._parts.get(change.key[: self._width])
+            found = None if part is None else part.rows.get(change.key)
+            return (None if found is None else found.columns) == change.columns
+        if isinstance(change, Delete):
+            for part in list(self._parts_under(change.prefix, reverse=False)):
+                for row in part.scan(Scan(self._space, change.prefix), None):
+                    part.remove(row)
+                    undo.append(_later(part.add, row))
+            return True
+        row = change.row
+        part = self._parts.setdefault(row.key[: self._width], _Part(self._space))
+        old = part.rows.get(row.key)
+        if old is not None:
+            if isinstance(change, Create | Ensure):
+                return isinstance(change, Ensure)
+            part.remove(old)
+            undo.append(_later(part.add, old))
+        part.add(row)
+        undo.append(_later(part.remove, row))
+        return True
+
+    def size(self) -> int:
+        """The bytes of bodies and names, and what holding a row costs."""
+        rows = (row for part in self._parts.values() for row in part.rows.values())
+        return sum(len(row.body) + sys.getsizeof(row) for row in rows)
+
+    def _parts_under(self, prefix: Key, reverse: bool) -> Iterator[_Part]:
+        if len(prefix) >= self._width:
+            part = self._parts.get(prefix[: self._width])
+            if part is not None:
+                yield part
+            return
+        for start in sorted(self._parts, reverse=reverse):
+            if start[: len(prefix)] == prefix:
+                yield self._parts[start]
+
+
+def _later(function: Callable[[Row], None], row: Row) -> Callable[[], None]:
+    return lambda: function(row)
+
+
+class _Part:
+    """Rows by key, and their keys in each order."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self.rows: dict[Key, Row] = {}
+        self._orders: dict[str, list[tuple[Key, Key]]] = {index: [] for index in ("", *space.indexes)}
+        self._places = {index: _places(space, index) for index in self._orders}
+
+    def add(self, row: Row) -> None:
+        self.rows[row.key] = row
+        for index, order in self._orders.items():
+            insort(order, self._entry(index, row))
+
+    def remove(self, row: Row) -> None:
+        del self.rows[row.key]
+        for index, order in self._orders.items():
+            del order[bisect_left(order, self._entry(index, row))]
+
+    def scan(self, scan: Scan, limit: int | None) -> list[Row]:
+        order, prefix = self._orders[scan.by], scan.prefix
+        start = bisect_left(order, prefix + scan.start, key=lambda entry: entry[0])
+        if scan.stop:
+            width = len(prefix) + len(scan.stop)
+            stop = bisect_left(order, prefix + scan.stop, key=lambda entry: entry[0][:width])
+        else:
+            stop = bisect_right(order, prefix, key=lambda entry: entry[0][: len(prefix)])
+        found = order[start:stop]
+        if scan.reverse:
+            found.reverse()
+        return [self.rows[key] for _, key in found[:limit]]
+
+    def _entry(self, index: str, row: Row) -> tuple[Key, Key]:
+        values = row.key + row.columns
+        return tuple(values[place] for place in self._places[index]), row.key
+
+
+def _places(space: Space, index: str) -> list[int]:
+    columns = list(space.all_columns)
+    return [columns.index(name) for name in space.order(index)]

@@ -1,0 +1,54 @@
+"""From a URL to the backend that serves it.
+
+Backends of other packages plug in through the entry point group `holdfast.backends`: the entry's name is the URL
+scheme, and its object a `holdfast.backends.port.Backend`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from holdfast.backends.port import Backend
+from holdfast.errors import Config
+
+GROUP = "holdfast.backends"
+"""The entry point group of backends."""
+
+
+def backend_for(url: str) -> type[Backend]:
+    """The backend for a URL's scheme."""
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise Config(
+            "a store is named by a URL, and this has no scheme", where=url, hint=f"Try sqlite:///{url or 'agents.db'}"
+        )
+    built_in = _built_in(scheme)
+    if built_in is not None:
+        return built_in
+    for entry in entry_points(group=GROUP, name=scheme):
+        found = entry.load()
+        if not (isinstance(found, type) and issubclass(found, Backend)):
+            raise Config(f"the plug-in {entry.value} for {scheme}:// is no holdfast backend", where=url)
+        return found
+    raise Config(
+        f"no backend serves {scheme}://",
+        where=url,
+        hint=f"Known here: {', '.join(f'{name}://' for name in schemes())}. Others come with a package that plugs in",
+    )
+
+
+def schemes() -> list[str]:
+    """The URL schemes that can be opened here."""
+    return sorted({"memory", "sqlite", *entry_points(group=GROUP).names})
+
+
+def _built_in(scheme: str) -> type[Backend] | None:
+    if scheme == "sqlite":
+        from holdfast.backends.sqlite import SQLite
+
+        return SQLite
+    if scheme == "memory":
+        from holdfast.backends.memory import Memory
+
+        return Memory
+    return None

@@ -1,0 +1,88 @@
+"""The layout every store keeps: which kinds of rows there are, and how they are named.
+
+A space is a set of rows. A row has a key, a few scalar columns that a person can read with the store's own tools, and a
+body that only Holdfast opens. Keys are ordered: numbers by value, text by its UTF-8 bytes, bytes as they are, column by
+column. Nothing in one tenant's or line's rows refers to another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+Scalar: TypeAlias = str | int | bytes
+"""What a key or a column holds. Numbers fit in 63 bits and are not negative, but for `writes.place`."""
+
+Key: TypeAlias = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A kind of rows: the columns of its key, its other columns, and its further orders by name."""
+
+    name: str
+    key: Mapping[str, type]
+    columns: Mapping[str, type] = field(default_factory=dict)
+    indexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @cached_property
+    def all_columns(self) -> dict[str, type]:
+        """The key's columns and the others, in the order in which stores keep them."""
+        return {**self.key, **self.columns}
+
+    def order(self, index: str) -> tuple[str, ...]:
+        """The columns by which rows are ordered: the key's, or those of an index."""
+        return self.indexes[index] if index else tuple(self.key)
+
+
+_LINE: dict[str, type] = {"tenant": str, "line": str}
+_STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
+
+LINES = Space("lines", _LINE, {"created": int, "version": int, "form": int})
+"""One row for each line. `version` changes with anything but an append: what a writer remembers of the line is then
+out of date. `form` numbers the sets of nodes; a rewrite of the line makes a new one."""
+
+BRANCHES = Space(
+    "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
+)
+"""Branches other than 0. Each goes on where the first `base_length` steps of its base end."""
+
+STEPS = Space(
+    "steps",
+    _STEP,
+    {
+        "id": str,
+        "revision": int,
+        "hash": bytes,
+        "time": int,
+        "kind": str,
+        "metadata": str,
+        "tail": int,
+        "size": int,
+    },
+    {"id": ("tenant", "line", "id", "revision")},
+)
+"""Steps. `tail` counts the steps since the last folded one; `size` adds up the stored bytes of the branch so far."""
+
+FOLDS = Space("folds", _STEP, {"form": int})
+"""The roots of folded states, at the steps they were folded at."""
+
+NODES = Space("nodes", {**_LINE, "form": int, "node": bytes})
+"""Nodes of folded states, by digest."""
+
+OBJECTS = Space("objects", {**_LINE, "digest": bytes, "piece": int})
+"""Pieces of large values, by the digest of the whole value."""
+
+WRITES = Space("writes", {**_LINE, "step": str, "path": str, "task": str, "place": int}, {"channel": str})
+"""Pending writes, by the id of the step that they follow."""
+
+REFS = Space("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
+"""Names and tags, and the id of the step that has them. A tag's key holds that id too: many steps may have one tag."""
+
+SPACES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS)
+"""All there are."""

@@ -1,0 +1,118 @@
+"""The tables of a SQLite file, made from the declared spaces, and the SQL for every query and change.
+
+Only names from `holdfast.backends.spaces` go into SQL; values are always bound. The text for a shape of query is made
+once, so that SQLite's prepared statements are found again.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.spaces import NODES, OBJECTS, SPACES, STEPS, WRITES, Scalar, Space
+
+APPLICATION_ID = 0x486F6C64
+"""`Hold`: how a file of ours is known."""
+
+VERSION = 1
+"""The layout, in `PRAGMA user_version`. Goes up when older versions of Holdfast could not use the file."""
+
+_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB"}
+
+# Large rows in the tree of the key itself would make that tree deep and slow; small ones are found a step sooner in it.
+_WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES})
+
+_VIEWS = """
+CREATE VIEW threads AS
+  SELECT l.tenant, l.line AS thread,
+    strftime('%Y-%m-%dT%H:%M:%fZ', l.created / 1e9, 'unixepoch') AS created,
+    (SELECT count(*) FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS steps,
+    (SELECT count(*) + 1 FROM branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
+    (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(s.time) / 1e9, 'unixepoch')
+       FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
+  FROM lines l;
+CREATE VIEW log AS
+  SELECT tenant, line AS thread, branch, seq, id, strftime('%Y-%m-%dT%H:%M:%fZ', time / 1e9, 'unixepoch') AS time,
+    kind, metadata, length(body) AS bytes
+  FROM steps;
+"""
+
+
+def schema() -> list[str]:
+    """The statements that make an empty file one of ours, but for its version."""
+    return [statement for space in SPACES for statement in (_table(space), *_indexes(space))] + [_VIEWS]
+
+
+def _table(space: Space) -> str:
+    columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
+    lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
+    options = "STRICT" if space in _WITH_ROWID else "STRICT, WITHOUT ROWID"
+    return f"CREATE TABLE {space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
+
+
+def _indexes(space: Space) -> list[str]:
+    return [
+        f"CREATE INDEX {space.name}_{index} ON {space.name} ({', '.join(order(space, index))})"
+        for index in space.indexes
+    ]
+
+
+def order(space: Space, by: str) -> list[str]:
+    """The columns of a full order: those of an index, then those of the key that it lacks."""
+    return list(dict.fromkeys((*space.order(by), *space.key)))
+
+
+class Statements:
+    """The SQL for one space."""
+
+    def __init__(self, space: Space) -> None:
+        # Names come from the spaces declared above, never from data.
+        columns, key = ", ".join(space.all_columns), list(space.key)
+        is_key = _equal(key)
+        insert = f"INSERT INTO {space.name} VALUES ({', '.join('?' * (len(space.all_columns) + 1))})"  # noqa: S608
+        values = ", ".join(f"{name} = excluded.{name}" for name in (*space.columns, "body"))
+        self._space = space
+        self._scans: dict[tuple[str, int, int, int, bool, bool], str] = {}
+        self.get = f"SELECT {columns}, body FROM {space.name} WHERE {is_key}"  # noqa: S608
+        """A row by its key."""
+        self.insert = f"{insert} ON CONFLICT DO NOTHING"
+        """Store a row unless its key is taken."""
+        self.put = f"{insert} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values}"
+        """Store a row in place of another."""
+        self.delete = [
+            f"DELETE FROM {space.name} WHERE {_equal(key[:width])}"  # noqa: S608
+            for width in range(len(key) + 1)
+        ]
+        """Remove the rows whose key starts with so many columns."""
+        self.expect = f"SELECT {', '.join(space.columns) or '1'} FROM {space.name} WHERE {is_key}"  # noqa: S608
+        """The columns of a row by its key; in a space that has none, a 1."""
+
+    def expected(self, columns: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        """What `expect` finds if a row has these columns."""
+        return columns if self._space.columns else (1,)
+
+    def scan(self, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
+        """Rows in order. Binds the prefix, start and stop, of so many columns, and a limit, negative for none."""
+        shape = by, prefix, start, stop, reverse, bodies
+        sql = self._scans.get(shape)
+        if sql is None:
+            sql = self._scans[shape] = _scan(self._space, *shape)
+        return sql
+
+
+def _scan(space: Space, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
+    names = order(space, by)
+    rest = names[prefix:]
+    where = " AND ".join((_equal(names[:prefix]), *_compare(rest[:start], ">="), *_compare(rest[:stop], "<")))
+    columns = ", ".join((*space.all_columns, "body" if bodies else "x''"))
+    ordering = ", ".join(f"{name} DESC" if reverse else name for name in rest or names)
+    return f"SELECT {columns} FROM {space.name} WHERE {where} ORDER BY {ordering} LIMIT ?"  # noqa: S608
+
+
+def _equal(names: list[str]) -> str:
+    return " AND ".join(f"{name} = ?" for name in names) or "true"
+
+
+def _compare(names: list[str], operator: str) -> list[str]:
+    return [f"({', '.join(names)}) {operator} ({', '.join('?' * len(names))})"] if names else []
+
+
+STATEMENTS = {space.name: Statements(space) for space in SPACES}
+"""By the name of the space: to look them up by space would take longer than some of them."""
