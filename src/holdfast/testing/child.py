@@ -1,0 +1,96 @@
+"""What the suite has other processes do: `python -m holdfast.testing.child TASK URL OPTIONS …`.
+
+A process says "ready" once the store is open, and from then on one line for each thing done, after it was acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TextIO
+
+from holdfast.backends.port import Backend, Create
+from holdfast.backends.registry import backend_for
+from holdfast.backends.spaces import LINES, NODES, STEPS
+from holdfast.engine.drivers import run
+from holdfast.testing.rows import row_of
+
+WIDTH = 5
+"""How many rows a batch of the stream has in each space."""
+
+Open = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Backend]]
+
+
+async def open_by_url(url: str, options: dict[str, Any]) -> Backend:
+    """The store that a URL names."""
+    return await backend_for(url).open(url, **options)
+
+
+def batch(writer: str, number: int, weight: int) -> list[Create]:
+    """A batch of a stream: rows in two spaces, whose bodies say which batch they are of."""
+    body = b"%d " % number * weight
+    line = f"{writer}-{number:05}"
+    nodes = [Create(NODES, row_of(NODES, "stream", line, 0, bytes([n]), body=body)) for n in range(WIDTH)]
+    return [*nodes, *(Create(LINES, row_of(LINES, f"stream {n}", line, body=body)) for n in range(WIDTH))]
+
+
+def claim(key: int, worker: str) -> Create:
+    """The change with which a worker claims a key."""
+    return Create(STEPS, row_of(STEPS, "claims", "line", 0, key, kind=worker))
+
+
+def main(
+    arguments: Sequence[str],
+    said: TextIO = sys.stdin,
+    say: Callable[[str], object] | None = None,
+    *,
+    opened: Open = open_by_url,
+) -> None:
+    """Do what the arguments say, with a store that `opened` opens."""
+    task, url, options, *rest = arguments
+    say = say or (lambda line: print(line, flush=True))  # noqa: T201 - this is a program
+    run(TASKS[task](run(opened(url, json.loads(options))), rest, said, say))
+
+
+async def _stream(backend: Backend, rest: list[str], _: TextIO, say: Callable[[str], object]) -> None:
+    """Write batch after batch, as fast as it goes."""
+    writer, count, weight = rest
+    say("ready")
+    for number in range(int(count)):
+        if await backend.apply(batch(writer, number, int(weight))) is not None:
+            raise AssertionError("a batch that nobody else writes was refused")
+        say(str(number))
+    await backend.close()
+
+
+async def _claim(backend: Backend, rest: list[str], said: TextIO, say: Callable[[str], object]) -> None:
+    """Claim keys when told to begin, and say which were won."""
+    worker, count = rest
+    say("ready")
+    said.readline()
+    for key in range(int(count)):
+        if await backend.apply([claim(key, worker)]) is None:
+            say(str(key))
+    await backend.close()
+
+
+async def _echo(backend: Backend, rest: list[str], said: TextIO, say: Callable[[str], object]) -> None:
+    """Claim each key that is said, and say it back."""
+    (worker,) = rest
+    say("ready")
+    for line in said:
+        if await backend.apply([claim(int(line), worker)]) is not None:
+            raise AssertionError("a key that nobody else claims was taken")
+        say(line.strip())
+    await backend.close()
+
+
+TASKS: dict[str, Callable[[Backend, list[str], TextIO, Callable[[str], object]], Coroutine[Any, Any, None]]] = {
+    "stream": _stream,
+    "claim": _claim,
+    "echo": _echo,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

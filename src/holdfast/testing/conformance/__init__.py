@@ -1,0 +1,43 @@
+"""The suite that tells whether a backend keeps the promises of `holdfast.backends.port`.
+
+A backend's test file says where its stores are, and inherits the tests::
+
+    class TestSQLite(BackendConformance):
+        @pytest.fixture
+        def stores(self, tmp_path: Path) -> Stores:
+            return Stores(f"sqlite:///{tmp_path}/store.db")
+
+Tests of what a backend does not claim (`Capabilities.durable`, `shared`) are skipped.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import Config
+
+try:
+    import hypothesis  # noqa: F401 - to say early that it is missing
+    import pytest
+except ImportError as error:
+    raise Config(
+        f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
+    ) from error
+
+_PARTS = ("histories", "lifetime", "processes", "races", "reads", "values", "writes")
+
+# Before they are imported: so that a failing assertion shows its values, as in any test file.
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+
+from holdfast.testing.conformance.histories import Histories  # noqa: E402
+from holdfast.testing.conformance.kit import Driven, Stores  # noqa: E402
+from holdfast.testing.conformance.lifetime import Lifetime  # noqa: E402
+from holdfast.testing.conformance.processes import Processes  # noqa: E402
+from holdfast.testing.conformance.races import Races  # noqa: E402
+from holdfast.testing.conformance.reads import Reads  # noqa: E402
+from holdfast.testing.conformance.values import Values  # noqa: E402
+from holdfast.testing.conformance.writes import Writes  # noqa: E402
+
+__all__ = ["BackendConformance", "Driven", "Stores"]
+
+
+class BackendConformance(Reads, Values, Writes, Races, Lifetime, Processes, Histories):
+    """All of it. A subclass gives the fixture `stores`."""

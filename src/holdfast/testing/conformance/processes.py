@@ -1,0 +1,138 @@
+"""Other processes: several at once, and some that die."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import LINES, NODES, STEPS
+from holdfast.engine.drivers import run
+from holdfast.testing.child import WIDTH
+from holdfast.testing.conformance.kit import Driven, Stores, Suite
+from holdfast.testing.rows import column
+
+KEYS = 60
+ROUNDS = 5
+
+
+class Processes(Suite):
+    """Where `capabilities` say `shared` and `durable`."""
+
+    def test_of_processes_that_create_one_key_one_wins(self, stores: Stores, plain: Driven) -> None:
+        _needs_shared(plain)
+        with ExitStack() as stack:
+            children = {name: stack.enter_context(_child(stores, "claim", name, KEYS)) for name in "abc"}
+            for child in children.values():
+                _say(child, "go")
+            keys = {name: [int(line) for line in _finish(child)] for name, child in children.items()}
+        assert sorted(key for claimed in keys.values() for key in claimed) == list(range(KEYS))
+        owners = {key: name for name, claimed in keys.items() for key in claimed}
+        assert {row.key[3]: column(STEPS, row, "kind") for row in plain.scan(STEPS)} == owners
+
+    def test_what_another_process_was_acknowledged_is_seen(self, stores: Stores, plain: Driven) -> None:
+        _needs_shared(plain)
+        with _child(stores, "echo", "other") as child:
+            for key in range(30):
+                assert _ask(child, str(key)) == str(key)
+                (last,) = plain.scan(STEPS, ("claims", "line", 0), reverse=True, limit=1)
+                assert last.key[3] == key
+            assert _finish(child) == []
+
+    def test_writers_in_several_processes_write_all_they_say(self, stores: Stores, plain: Driven) -> None:
+        _needs_shared(plain)
+        with _child(stores, "stream", "a", 40, 10) as a, _child(stores, "stream", "b", 40, 10) as b:
+            while a.poll() is None or b.poll() is None:
+                _whole_batches(plain)
+            assert _finish(a) == _finish(b) == [str(number) for number in range(40)]
+        assert len(_whole_batches(plain)) == 80
+
+    def test_what_a_killed_process_was_acknowledged_is_there_and_whole(self, stores: Stores) -> None:
+        backend = run(stores.open())
+        durable = backend.capabilities.durable
+        run(backend.close())
+        if not durable:
+            pytest.skip("does not claim to be durable")
+        rng = random.Random(7)  # noqa: S311 - moments, not secrets
+        expected: set[str] = set()
+        for number in range(ROUNDS):
+            writer = f"w{number}"
+            with _child(stores, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
+                said = _lines_until(child, count=rng.randrange(1, 60))
+                time.sleep(rng.random() * 0.003)
+                child.kill()
+                said += _finish(child, killed=True)
+            expected |= {f"{writer}-{int(line):05}" for line in said}
+            store = Driven(run(stores.open()), run)
+            found = _whole_batches(store)
+            assert expected <= found, f"acknowledged, and not there: {sorted(expected - found)[:5]}"
+            # At most the one under way when it died is there without having been said.
+            assert len(found - expected) <= 1
+            expected = found
+            assert run(store.backend.check()) == []
+            store.close()
+
+
+def _whole_batches(store: Driven) -> set[str]:
+    """The names of the batches that streams have written so far; no batch may be there in part."""
+    lines: dict[str, list[bytes]] = {}
+    for rows in store.read(Scan(NODES, ("stream",)), Scan(LINES, ())):
+        for row in rows:
+            lines.setdefault(str(row.key[1]), []).append(row.body)
+    for line, bodies in lines.items():
+        assert len(bodies) == 2 * WIDTH, f"half a batch: {line}"
+        assert len(set(bodies)) == 1
+        assert bodies[0].startswith(b"%d " % int(line.rpartition("-")[2]))
+    return set(lines)
+
+
+def _needs_shared(store: Driven) -> None:
+    if not store.backend.capabilities.shared:
+        pytest.skip("does not claim to be shared")
+
+
+@contextmanager
+def _child(stores: Stores, task: str, *arguments: str | int) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the store open and is ready; killed if it still runs in the end."""
+    command = [*stores.command, task, stores.url, json.dumps(stores.options), *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:  # noqa: S603 - our own
+        try:
+            assert child.stdout is not None
+            if child.stdout.readline() != "ready\n":
+                _, errors = child.communicate()
+                raise AssertionError(f"a process could not open the store: {errors}")
+            yield child
+        finally:
+            child.kill()
+
+
+def _say(child: subprocess.Popen[str], line: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(line + "\n")
+    child.stdin.flush()
+
+
+def _ask(child: subprocess.Popen[str], line: str) -> str:
+    _say(child, line)
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def _lines_until(child: subprocess.Popen[str], count: int) -> list[str]:
+    assert child.stdout is not None
+    return [child.stdout.readline().strip() for _ in range(count)]
+
+
+def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
+    """The lines that a process still says, once it has ended."""
+    lines, errors = child.communicate(timeout=60)
+    assert killed or child.returncode == 0, errors
+    # One that was killed may have said half of its last line: whole lines only.
+    return lines[: lines.rfind("\n") + 1].split()

@@ -1,0 +1,203 @@
+"""Reading: which rows a query finds, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.port import Get, Query, Row, Scan
+from holdfast.backends.spaces import BRANCHES, NODES, REFS, STEPS, WRITES, Key, Scalar
+from holdfast.testing.conformance.kit import Driven, Suite, same, seqs
+from holdfast.testing.rows import row_of, step
+
+GRID = [step(seq, branch=branch) for branch in range(3) for seq in range(5)]
+"""Three branches of five steps."""
+
+
+class Reads(Suite):
+    """`read`, `Get` and `Scan`."""
+
+    def test_an_empty_store_holds_nothing(self, store: Driven) -> None:
+        assert all(rows == [] for rows in store.everything().values())
+        assert store.read(Get(STEPS, [("tenant", "line", 0, 0)])) == [[]]
+
+    def test_no_query_gets_no_answer(self, store: Driven) -> None:
+        assert store.read() == []
+
+    def test_every_query_gets_its_answer_in_its_place(self, store: Driven) -> None:
+        store.fill(STEPS, GRID)
+        store.fill(NODES, [row_of(NODES, "tenant", "line", 0, b"n", body=b"node")])
+        one, node = Get(STEPS, [GRID[3].key]), Scan(NODES, ("tenant",))
+        queries: list[Query] = [one, node, Scan(STEPS, ("nobody",)), one, Scan(STEPS, ("tenant", "line", 2))]
+        found = store.read(*queries)
+        assert [[row.key for row in rows] for rows in found] == [
+            [GRID[3].key],
+            [("tenant", "line", 0, b"n")],
+            [],
+            [GRID[3].key],
+            [row.key for row in GRID[10:]],
+        ]
+
+    # Get
+
+    def test_get_leaves_out_what_is_not_there(self, store: Driven) -> None:
+        store.fill(STEPS, GRID)
+        (found,) = store.read(
+            Get(STEPS, [GRID[7].key, ("tenant", "line", 9, 9), ("tenant", "other", 0, 0), GRID[0].key])
+        )
+        assert sorted(found) == [GRID[0], GRID[7]]
+
+    def test_get_of_no_keys_finds_nothing(self, store: Driven) -> None:
+        store.fill(STEPS, GRID)
+        assert store.read(Get(STEPS, [])) == [[]]
+
+    def test_get_finds_a_row_once(self, store: Driven) -> None:
+        store.fill(STEPS, GRID)
+        assert store.read(Get(STEPS, [GRID[2].key, GRID[2].key])) == [[GRID[2]]]
+
+    def test_get_of_thousands(self, store: Driven) -> None:
+        rows = [row_of(NODES, "tenant", "line", 0, n.to_bytes(4), body=b"%d" % n) for n in range(5000)]
+        store.fill(NODES, rows)
+        (found,) = store.read(Get(NODES, [row.key for row in rows]))
+        assert same(sorted(found), rows)
+
+    # Scan: which rows
+
+    @pytest.mark.parametrize(
+        ("prefix", "count"),
+        [
+            ((), 15),
+            (("tenant",), 15),
+            (("tenant", "line"), 15),
+            (("tenant", "line", 1), 5),
+            (("tenant", "line", 1, 4), 1),
+            (("tenant", "line", 1, 5), 0),
+            (("tenant", "lin"), 0),
+            (("tenan",), 0),
+            (("",), 0),
+        ],
+        ids=str,
+    )
+    def test_prefix(self, store: Driven, prefix: Key, count: int) -> None:
+        store.fill(STEPS, GRID)
+        assert store.scan(STEPS, prefix) == [row for row in GRID if row.key[: len(prefix)] == prefix]
+        assert len(store.scan(STEPS, prefix)) == count
+
+    @pytest.mark.parametrize(
+        ("start", "stop", "found"),
+        [
+            ((1,), (), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]),
+            ((), (1,), [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]),
+            ((1,), (2,), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]),
+            ((1, 3), (2,), [(1, 3), (1, 4)]),
+            ((1,), (1, 2), [(1, 0), (1, 1)]),
+            ((1, 1), (1, 3), [(1, 1), (1, 2)]),
+            ((0, 4), (2, 1), [(0, 4), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]),
+            ((1, 1), (1, 1), []),
+            ((2,), (1,), []),
+            ((1, 9), (2, 0), []),
+            ((3,), (), []),
+            ((), (0,), []),
+        ],
+        ids=str,
+    )
+    def test_bounds(self, store: Driven, start: Key, stop: Key, found: list[tuple[int, int]]) -> None:
+        store.fill(STEPS, [*GRID, step(2, line="lind", branch=1), step(2, line="linf", branch=1)])
+        prefix = ("tenant", "line")
+        assert seqs(store.scan(STEPS, prefix, start=start, stop=stop)) == found
+        assert seqs(store.scan(STEPS, prefix, start=start, stop=stop, reverse=True)) == found[::-1]
+        for limit in (0, 1, 3, 100):
+            assert seqs(store.scan(STEPS, prefix, start=start, stop=stop, limit=limit)) == found[:limit]
+            back = store.scan(STEPS, prefix, start=start, stop=stop, limit=limit, reverse=True)
+            assert seqs(back) == found[::-1][:limit]
+
+    def test_bounds_across_lines_and_tenants(self, store: Driven) -> None:
+        rows = [
+            row_of(BRANCHES, tenant, line, branch)
+            for tenant in ("a", "b", "c")
+            for line in ("x", "y", "z")
+            for branch in (1, 2)
+        ]
+        store.fill(BRANCHES, rows)
+        assert store.scan(BRANCHES, (), start=("b",)) == rows[6:]
+        assert store.scan(BRANCHES, (), start=("a", "y", 2), stop=("c", "x")) == rows[3:12]
+        assert store.scan(BRANCHES, ("b",), start=("y",), stop=("z", 2)) == rows[8:11]
+        assert store.scan(BRANCHES, ("b",), stop=("z",), reverse=True, limit=3) == rows[9:6:-1]
+        assert store.scan(BRANCHES, (), reverse=True) == rows[::-1]
+        assert store.scan(BRANCHES, (), limit=7) == rows[:7]
+
+    # Scan: by index
+
+    def test_by_index(self, store: Driven) -> None:
+        rows = [step(0, id="c"), step(1, id="a"), step(2, id="b"), step(3, id="", branch=1)]
+        other = step(0, line="other", id="a")
+        store.fill(STEPS, [*rows, other])
+        line = ("tenant", "line")
+        assert store.scan(STEPS, line, by="id") == [rows[3], rows[1], rows[2], rows[0]]
+        assert store.scan(STEPS, line, by="id", reverse=True) == [rows[0], rows[2], rows[1], rows[3]]
+        assert store.scan(STEPS, line, by="id", start=("a",), stop=("c",)) == [rows[1], rows[2]]
+        assert store.scan(STEPS, line, by="id", reverse=True, limit=1) == [rows[0]]
+        assert store.scan(STEPS, (*line, "b"), by="id") == [rows[2]]
+        assert store.scan(STEPS, ("tenant",), by="id") == [rows[3], rows[1], rows[2], rows[0], other]
+
+    def test_by_index_where_columns_are_equal(self, store: Driven) -> None:
+        rows = [step(seq, branch=branch, id="same", revision=revision) for branch, seq, revision in
+                [(0, 10, 1), (1, 2, 1), (0, 9, 2), (0, 2, 1), (2, 0, 0)]]  # fmt: skip
+        store.fill(STEPS, rows)
+        in_order = [(2, 0), (0, 2), (0, 10), (1, 2), (0, 9)]
+        line = ("tenant", "line")
+        assert seqs(store.scan(STEPS, line, by="id")) == in_order
+        assert seqs(store.scan(STEPS, line, by="id", reverse=True)) == in_order[::-1]
+        assert seqs(store.scan(STEPS, (*line, "same"), by="id", start=(1,), stop=(2,))) == in_order[1:4]
+        assert seqs(store.scan(STEPS, (*line, "same", 1), by="id", reverse=True, limit=2)) == [(1, 2), (0, 10)]
+
+    def test_without_bodies(self, store: Driven) -> None:
+        store.fill(STEPS, GRID)
+        for by in ("", "id"):
+            found = store.scan(STEPS, ("tenant", "line"), bodies=False, by=by)
+            assert [(row.key, row.columns) for row in found] == [(row.key, row.columns) for row in GRID]
+            assert {row.body for row in found} <= {b"", b"body"}
+
+    # Scan: order
+
+    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+    def test_text_is_ordered_by_its_utf_8_bytes(self, store: Driven, reverse: bool) -> None:
+        # In UTF-16 the characters beyond U+FFFF come before U+E000; collations fold case and skip punctuation.
+        names = ["", "\0", "\0\0", "\0a", " ", "-", "0", "10", "2", "A", "B", "Z", "_", "a", "a\0", "a\0b", "a ", "aa"]
+        names += ["b", "~", "e\u0301", "\u00e9", "ß", "ſ", "한", "\ue000", "\uffff", "\U00010000", "😀", "\U0010ffff"]
+        names.sort(key=str.encode)
+        self._ordered(store, [row_of(REFS, "tenant", name, "k", "n", "s") for name in names], 1, reverse)
+
+    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+    def test_numbers_are_ordered_by_value(self, store: Driven, reverse: bool) -> None:
+        numbers = [0, 1, 2, 9, 10, 11, 100, 255, 256, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1]
+        self._ordered(store, [row_of(BRANCHES, "tenant", "line", number) for number in numbers], 2, reverse)
+
+    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+    def test_places_of_writes_may_be_negative(self, store: Driven, reverse: bool) -> None:
+        places = [-(2**63), -(2**31), -10, -9, -2, -1, 0, 1, 2, 10, 2**63 - 1]
+        self._ordered(store, [row_of(WRITES, "tenant", "line", "s", "p", "t", n) for n in places], 5, reverse)
+
+    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+    def test_bytes_are_ordered_as_they_are(self, store: Driven, reverse: bool) -> None:
+        names = [b"", b"\0", b"\0\0", b"\0\xff", b"\1", b"0", b"A", b"a", b"a\0", b"aa", b"\x7f", b"\x80", b"\xc3\xa9"]
+        names += [b"\xff", b"\xff\0", b"\xff\xff"]
+        self._ordered(store, [row_of(NODES, "tenant", "line", 7, name) for name in names], 3, reverse)
+
+    @staticmethod
+    def _ordered(store: Driven, rows: list[Row], place: int, reverse: bool) -> None:
+        """Rows that differ in one column come in this order, and bounds cut where they should."""
+        space = {2: BRANCHES, 3: NODES, 5: WRITES, 1: REFS}[place]
+        store.fill(space, [*rows[1::2], *rows[::2]])
+        in_order = rows[::-1] if reverse else rows
+        prefix = rows[0].key[:place]
+        assert store.scan(space, prefix, reverse=reverse) == in_order
+
+        def bound(row: Row) -> tuple[Scalar, ...]:
+            return (row.key[place],)
+
+        for first in range(0, len(rows), 3):
+            for last in range(first, len(rows), 4):
+                found = store.scan(space, prefix, start=bound(rows[first]), stop=bound(rows[last]), reverse=reverse)
+                assert found == (rows[first:last][::-1] if reverse else rows[first:last])
+        for row in rows:
+            assert store.scan(space, row.key[: place + 1]) == [row]

@@ -1,0 +1,82 @@
+"""The port in its plainest form: a dict of rows, searched from end to end.
+
+Slow, and meant to be right at a glance. The suite compares backends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.spaces import Key, Space
+
+Rows = dict[tuple[str, Key], Row]
+"""Rows by the name of their space and their key."""
+
+
+class Model:
+    """What a store holds, and what it must answer."""
+
+    def __init__(self) -> None:
+        self.rows: Rows = {}
+
+    def read(self, query: Query) -> list[Row]:
+        """The rows that a query finds. For `Get`, a backend may give them in another order."""
+        rows = [row for (space, _), row in self.rows.items() if space == query.space.name]
+        if isinstance(query, Get):
+            return [row for row in rows if row.key in query.keys]
+        rows = [row for row in rows if _found(row, query)]
+        rows.sort(key=lambda row: (_order(query.space, query.by, row), _comparable(row.key)), reverse=query.reverse)
+        return rows if query.limit is None else rows[: query.limit]
+
+    def apply(self, batch: Batch) -> list[int]:
+        """Make the changes and return nothing; or none of them, and return the places whose conditions do not hold."""
+        rows = dict(self.rows)
+        failed = [place for place, change in enumerate(batch) if not _change(rows, change)]
+        if not failed:
+            self.rows = rows
+        return failed
+
+
+def _change(rows: Rows, change: Change) -> bool:
+    space = change.space.name
+    match change:
+        case Create(_, row):
+            if (space, row.key) in rows:
+                return False
+            rows[space, row.key] = row
+        case Ensure(_, row):
+            if (space, row.key) not in rows:
+                rows[space, row.key] = row
+        case Put(_, row):
+            rows[space, row.key] = row
+        case Delete(_, prefix):
+            for name, key in list(rows):
+                if name == space and key[: len(prefix)] == prefix:
+                    del rows[name, key]
+        case Expect(_, key, None):
+            return (space, key) not in rows
+        case Expect(_, key, columns):
+            return (space, key) in rows and rows[space, key].columns == columns
+    return True
+
+
+def _found(row: Row, scan: Scan) -> bool:
+    values = _order(scan.space, scan.by, row)
+    prefix, start, stop = _comparable(scan.prefix), _comparable(scan.start), _comparable(scan.stop)
+    rest = values[len(prefix) :]
+    if values[: len(prefix)] != prefix:
+        return False
+    if rest[: len(start)] < start:
+        return False
+    return not stop or rest[: len(stop)] < stop
+
+
+def _order(space: Space, by: str, row: Row) -> tuple[bytes | int, ...]:
+    """The columns that count for an order, as they compare."""
+    values = dict(zip(space.all_columns, row.key + row.columns, strict=True))
+    return _comparable([values[name] for name in space.order(by)])
+
+
+def _comparable(values: Sequence[str | int | bytes]) -> tuple[bytes | int, ...]:
+    return tuple(value.encode() if isinstance(value, str) else value for value in values)

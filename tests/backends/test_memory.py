@@ -1,0 +1,13 @@
+"""The store in memory keeps the promises of a backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.conformance import BackendConformance, Stores
+
+
+class TestMemory(BackendConformance):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        return Stores("memory://")

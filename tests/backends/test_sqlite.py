@@ -1,0 +1,568 @@
+"""The SQLite backend: the suite for all backends, and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.backends import sqlite_files
+from holdfast.backends.port import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.spaces import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
+from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite_files import checksum_vfs
+from holdfast.backends.sqlite_layout import APPLICATION_ID, STATEMENTS, order, schema
+from holdfast.engine.drivers import arun, run
+from holdfast.errors import Config, Corrupt, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Unsupported
+from holdfast.testing.conformance import BackendConformance, Stores
+
+CREATED = 1_700_000_000_123_000_000
+
+
+def row(space: Space, key: Key, body: bytes = b"", **columns: Scalar) -> Row:
+    """A row with the columns that matter to a test, and something in the others."""
+    return Row(key, tuple(columns.get(name, kind()) for name, kind in space.columns.items()), body)
+
+
+def step(seq: int, line: str = "line", body: bytes = b"body") -> Row:
+    columns: dict[str, Scalar] = {"id": f"id-{seq:06}", "time": CREATED + seq, "kind": "kind", "metadata": "{}"}
+    return row(STEPS, ("tenant", line, 0, seq), body, **columns)
+
+
+def opened(path: Path, **options: Any) -> SQLite:
+    return run(SQLite.open(f"sqlite:///{path}", **options))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLite]:
+    store = opened(path)
+    yield store
+    run(store.close())
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def stores(self, path: Path) -> Stores:
+        return Stores(f"sqlite:///{path}")
+
+
+# Opening
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite://agents.db", "sqlite:///agents.db"),
+        ("sqlite:agents.db", "sqlite:///agents.db"),
+        ("sqlite:///", "sqlite:///agents.db"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///a.db?journal=off", "'journal'"),
+        ("sqlite:///a.db?vfs=unix", "'vfs'"),
+        ("sqlite:///a.db?synchronous=off", "'off'"),
+        ("sqlite:///a.db?busy_timeout=soon", "'soon'"),
+        ("sqlite:///a.db?busy_timeout=-1", "'-1'"),
+        ("sqlite:///a.db?busy_timeout=nan", "'nan'"),
+    ],
+)
+def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Config) as caught:
+        run(SQLite.open(url))
+    assert says in str(caught.value)
+    assert url in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = run(SQLite.open("sqlite:///a%20b%3F.db?synchronous=normal&busy_timeout=1.5"))
+    assert (tmp_path / "a b?.db").exists()
+    assert not store.capabilities.durable
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run(store.read([Scan(LINES, ())])) == [[]]
+    run(store.close())
+
+
+def test_settings(store: SQLite) -> None:
+    writer = store._connections.writer().connection
+    reader = store._connections.borrow(threading.get_ident()).connection
+    store._connections.give_back(threading.get_ident(), good=True)
+    assert writer.pragma("journal_mode") == "wal"
+    assert writer.pragma("synchronous") == 2
+    assert writer.pragma("fullfsync") == writer.pragma("checkpoint_fullfsync") == 1
+    assert writer.pragma("auto_vacuum") == 2
+    assert writer.pragma("application_id") == APPLICATION_ID
+    assert writer.pragma("checksum_verification") == reader.pragma("checksum_verification") == "1"
+    assert reader.pragma("query_only") == 1
+    assert store.capabilities.durable
+    assert apsw.vfs_names()[0] != "cksmvfs"  # other users of apsw in this process are left alone
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Config, match="directory must exist"):
+        opened(tmp_path / "missing" / "a.db")
+
+
+def test_a_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"Dear diary, " * 1_000)
+    with pytest.raises(Corrupt, match="not a SQLite database"):
+        opened(path)
+    assert path.read_bytes() == b"Dear diary, " * 1_000
+
+
+@pytest.mark.parametrize("setup", ["CREATE TABLE t (x)", "PRAGMA application_id = 99"])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_another_applications_file_is_left_alone(path: Path, setup: str, mode: str) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute(setup)
+    before = path.read_bytes()
+    with pytest.raises(Config, match="another application"):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+def test_another_applications_log_is_not_written_back(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as other:
+        other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        other.execute("PRAGMA journal_mode = WAL; CREATE TABLE t (x); INSERT INTO t VALUES (1)").fetchall()
+    wal = path.with_name(path.name + "-wal")
+    before = path.read_bytes(), wal.read_bytes()
+    with pytest.raises(Config, match="another application"):
+        opened(path)
+    assert (path.read_bytes(), wal.read_bytes()) == before
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    assert run(store.check()) == []
+    run(store.close())
+
+
+def test_an_empty_database_becomes_a_store_without_checksums(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 3")
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    assert [text for text in run(store.check()) if "checksums" in text]
+    run(store.tidy())
+    run(store.close())
+
+
+def test_without_the_checksum_vfs_it_works_and_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_files, "_CHECKSUM_VFS", "cksmvfs, if it were there")
+    monkeypatch.setattr(apsw.sqlite_extra, "has", lambda _: None)
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    assert [text for text in run(store.check()) if "checksums" in text]
+    run(store.close())
+
+
+def test_checksums_are_not_spoilt_where_they_are_not_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(opened(path).close())
+    before = path.read_bytes()
+    monkeypatch.setattr(sqlite_files, "_CHECKSUM_VFS", "cksmvfs, if it were there")
+    monkeypatch.setattr(apsw.sqlite_extra, "has", lambda _: None)
+    with pytest.raises(Unsupported, match="cksumvfs"):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_layout(path: Path) -> None:
+    run(opened(path).close())
+    with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
+        other.execute("PRAGMA user_version = 2")
+    before = path.read_bytes()
+    with pytest.raises(Unsupported, match="Update holdfast"):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+def test_a_table_that_is_gone(path: Path) -> None:
+    run(opened(path).close())
+    with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
+        other.execute("DROP VIEW log; DROP VIEW threads; DROP TABLE steps")
+    store = opened(path)
+    with pytest.raises(Corrupt):
+        run(store.read([Scan(STEPS, ())]))
+    with pytest.raises(Corrupt):
+        run(store.apply([Create(STEPS, step(0))]))
+    assert run(store.apply([Create(LINES, row(LINES, ("t", "l")))])) is None
+    run(store.close())
+
+
+def test_triggers_in_the_file_are_not_run(path: Path) -> None:
+    run(opened(path).close())
+    with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
+        other.execute("CREATE TRIGGER evil AFTER INSERT ON steps BEGIN DELETE FROM steps; END")
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    assert run(store.read([Get(STEPS, [step(0).key])])) == [[step(0)]]
+    run(store.close())
+
+
+def test_opening_takes_no_longer_for_a_large_store(path: Path, tmp_path: Path) -> None:
+    """Counted in instructions of SQLite's machine, which are the same on every computer."""
+
+    def instructions(path: Path) -> int:
+        count = 0
+
+        def more() -> bool:
+            nonlocal count
+            count += 1
+            return False
+
+        def hook(connection: apsw.Connection) -> None:
+            connection.set_progress_handler(more, 1)
+
+        apsw.connection_hooks.append(hook)
+        try:
+            store = opened(path)
+        finally:
+            apsw.connection_hooks.remove(hook)
+        run(store.close())
+        return count
+
+    for name, lines in (("small", 10), ("large", 20_000)):
+        store = opened(tmp_path / name)
+        rows = [Create(LINES, row(LINES, ("t", f"{n}"))) for n in range(lines)]
+        assert run(store.apply(rows)) is None
+        run(store.close())
+    assert 0 < instructions(tmp_path / "large") <= instructions(tmp_path / "small")
+
+
+def test_what_a_dead_process_left_in_the_log_is_written_back(path: Path) -> None:
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    store._connections.drop_writer()  # as if the process had died
+    wal = path.with_name(path.name + "-wal")
+    assert wal.stat().st_size > 0
+    again = opened(path)
+    assert wal.stat().st_size == 0
+    assert run(again.read([Get(STEPS, [step(0).key])])) == [[step(0)]]
+    run(again.close())
+    run(store.close())
+
+
+def test_a_log_in_use_does_not_keep_from_opening(store: SQLite, path: Path) -> None:
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    reader = store._connections.borrow(threading.get_ident())
+    reader.execute("BEGIN; SELECT count(*) FROM steps").fetchall()
+    assert run(store.apply([Create(STEPS, step(1))])) is None
+    again = opened(path)
+    assert run(again.apply([Create(STEPS, step(2))])) is None
+    reader.execute("COMMIT")
+    store._connections.give_back(threading.get_ident(), good=True)
+    run(again.close())
+
+
+# What is in the file
+
+
+def test_a_person_can_read_the_file(path: Path) -> None:
+    store = opened(path)
+    batch: Batch = [
+        Create(LINES, row(LINES, ("tenant", "line"), created=CREATED)),
+        Create(BRANCHES, row(BRANCHES, ("tenant", "line", 1))),
+        *(Create(STEPS, step(n)) for n in range(3)),
+        Create(LINES, row(LINES, ("tenant", "new"), created=CREATED)),
+    ]
+    assert run(store.apply(batch)) is None
+    run(store.close())
+    with closing(sqlite3.connect(path)) as shell:
+        threads = shell.execute("SELECT * FROM threads ORDER BY thread")
+        assert [column[0] for column in threads.description] == [
+            *("tenant", "thread", "created", "steps", "branches", "last")
+        ]
+        assert threads.fetchall() == [
+            ("tenant", "line", "2023-11-14T22:13:20.123Z", 3, 2, "2023-11-14T22:13:20.123Z"),
+            ("tenant", "new", "2023-11-14T22:13:20.123Z", 0, 1, None),
+        ]
+        log = shell.execute("SELECT * FROM log WHERE seq = 1")
+        assert [column[0] for column in log.description] == [
+            *("tenant", "thread", "branch", "seq", "id", "time", "kind", "metadata", "bytes")
+        ]
+        assert log.fetchall() == [
+            ("tenant", "line", 0, 1, "id-000001", "2023-11-14T22:13:20.123Z", "kind", "{}", 4),
+        ]
+        assert shell.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def shapes(space: Space) -> Iterator[str]:
+    for by in ("", *space.indexes):
+        width = len(space.order(by))
+        for prefix in range(width + 1):
+            for start, stop in itertools.product(range(width - prefix + 1), repeat=2):
+                for reverse, bodies in itertools.product((False, True), repeat=2):
+                    yield STATEMENTS[space.name].scan(by, prefix, start, stop, reverse, bodies)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
+def test_every_query_uses_an_index(store: SQLite, space: Space) -> None:
+    connection = store._connections.writer().connection
+
+    def plan(sql: str) -> str:
+        width = sql.count("?")
+        return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", (0,) * width))
+
+    statements = STATEMENTS[space.name]
+    points = [statements.get, statements.expect, *statements.delete[1:]]
+    for sql in points:
+        assert plan(sql).startswith(f"SEARCH {space.name} USING "), sql
+    for sql in shapes(space):
+        found = plan(sql)
+        assert "TEMP B-TREE" not in found, sql
+        if "WHERE true ORDER" in sql:  # all of it, in order
+            assert "USING INDEX" in found or f"{space.name} (" in "".join(schema()), sql
+        else:
+            assert found.startswith(f"SEARCH {space.name} USING "), sql
+
+
+def test_an_index_is_followed_by_the_key() -> None:
+    assert order(STEPS, "id") == ["tenant", "line", "id", "revision", "branch", "seq"]
+
+
+# Writing
+
+
+def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLite) -> None:
+    bad: list[Batch] = [
+        [Create(NODES, Row(("t", "\ud800", 0, b"n"))), Create(STEPS, step(100))],
+        [Create(STEPS, step(101)), Create(NODES, Row(("t", "l", 1 << 70, b"n")))],
+        [Create(STEPS, step(102)), Create(NODES, Row(("t", "l", "text", b"n")))],
+        [Create(NODES, Row(("t", object(), 0, b"n")))],  # type: ignore[arg-type]
+        [Create(NODES, Row(("t", "l", 0)))],
+    ]
+    good: list[Batch] = [[Create(STEPS, step(n)), Ensure(STEPS, step(n))] for n in range(len(bad))]
+
+    async def main() -> list[Any]:
+        mixed = [batch for pair in zip(good, bad, strict=True) for batch in pair]
+        return await asyncio.gather(*(arun(store.apply(batch)) for batch in mixed), return_exceptions=True)
+
+    outcomes = asyncio.run(main())
+    assert outcomes[::2] == [None] * len(good)
+    assert all(isinstance(outcome, Invalid) for outcome in outcomes[1::2])
+    assert [row.key[3] for row in run(store.read([Scan(STEPS, ())]))[0]] == list(range(len(good)))
+    for batch in bad:
+        with pytest.raises(Invalid, match="store.db"):
+            run(store.apply(batch))
+    with pytest.raises(Invalid):
+        run(store.read([Get(NODES, [("t", "\ud800", 0, b"n")])]))
+    assert run(store.apply([Create(STEPS, step(100))])) is None
+
+
+def test_a_body_that_sqlite_refuses(store: SQLite) -> None:
+    store._connections.writer().connection.limit(apsw.SQLITE_LIMIT_LENGTH, 1_000)
+    with pytest.raises(TooLarge):
+        run(store.apply([Create(STEPS, step(0, body=bytes(2_000)))]))
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+
+
+def test_a_batch_that_fails_takes_nothing_of_its_group_along(store: SQLite) -> None:
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    fails: Batch = [Create(NODES, Row(("t", "l", 0, b"n"))), Put(STEPS, step(0, body=b"new")), Create(STEPS, step(0))]
+
+    async def main() -> list[int | None]:
+        batches: list[Batch] = [[Create(STEPS, step(n))] for n in range(1, 20)]
+        batches[5:5] = [fails, [Expect(STEPS, ("no",) * 4, ())], [Create(STEPS, step(0))], []]
+        return await asyncio.gather(*(arun(store.apply(batch)) for batch in batches))
+
+    outcomes = asyncio.run(main())
+    assert outcomes == [None] * 5 + [2, 0, 0, None] + [None] * 14
+    steps, nodes = run(store.read([Scan(STEPS, ()), Scan(NODES, ())]))
+    assert steps == [step(n) for n in range(20)]
+    assert nodes == []
+
+
+def test_sixty_four_tasks(store: SQLite) -> None:
+    async def task(k: int) -> None:
+        for n in range(10):
+            assert await arun(store.apply([Create(STEPS, step(n, f"{k}"))])) is None
+            assert await arun(store.read([Get(STEPS, [step(n, f"{k}").key])])) == [[step(n, f"{k}")]]
+
+    async def main() -> None:
+        await asyncio.gather(*(task(k) for k in range(64)))
+
+    asyncio.run(main())
+    assert len(run(store.read([Scan(STEPS, (), bodies=False)]))[0]) == 640
+
+
+def test_the_log_does_not_grow_without_end_under_readers_that_overlap(store: SQLite, path: Path) -> None:
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            run(store.read([Scan(STEPS, (), bodies=False), Scan(NODES, ())]))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    wal = path.with_name(path.name + "-wal")
+    largest = 0
+    try:
+        for n in range(60):
+            assert run(store.apply([Put(STEPS, step(0, f"{n % 5}", bytes(2_000_000)))])) is None
+            largest = max(largest, wal.stat().st_size)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert largest < 60_000_000
+
+
+def test_tidying_gives_room_back(store: SQLite, path: Path) -> None:
+    rows = [Create(NODES, Row(("t", "l", 0, bytes([n])), (), bytes(200_000))) for n in range(100)]
+    assert run(store.apply(rows)) is None
+    full = run(store.size())
+    assert full > 20_000_000
+    assert run(store.apply([Delete(NODES, ("t",))])) is None
+    run(store.tidy())
+    assert path.stat().st_size < 1_000_000
+    assert store._connections.writer().connection.pragma("freelist_count") == 0
+    run(store.tidy())
+    run(store.close())
+    with pytest.raises(Unavailable):
+        run(store.tidy())
+
+
+def test_size_counts_the_log(store: SQLite, path: Path) -> None:
+    before = run(store.size())
+    assert run(store.apply([Create(STEPS, step(0, body=bytes(500_000)))])) is None
+    assert run(store.size()) > before + 500_000
+
+
+# Damage
+
+
+def test_a_flipped_byte_is_found(path: Path) -> None:
+    store = opened(path)
+    rows = [Create(STEPS, step(n, body=bytes(3_000))) for n in range(50)]
+    assert run(store.apply(rows)) is None
+    run(store.close())
+    damaged = bytearray(path.read_bytes())
+    place = damaged.index(bytes(2_900), len(damaged) // 2) + 100
+    damaged[place] ^= 1
+    path.write_bytes(damaged)
+    store = opened(path)
+    with pytest.raises(Corrupt, match="damaged"):
+        run(store.read([Scan(STEPS, ())]))
+    assert len(run(store.check())) == 1
+    with pytest.raises(Corrupt, match="damaged"):
+        run(store.apply([Delete(STEPS, ())]))
+    run(store.close())
+
+
+# Waiting for others
+
+
+def test_a_lock_that_is_not_given_back(store: SQLite, path: Path) -> None:
+    impatient = opened(path, busy_timeout=0.2)
+    blocker = store._connections.writer()
+    blocker.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    with pytest.raises(Transient, match="busy_timeout"):
+        run(impatient.apply([Create(STEPS, step(0))]))
+    assert 0.2 <= time.monotonic() - began < 5
+    assert run(impatient.read([Scan(STEPS, ())])) == [[]]
+    blocker.execute("ROLLBACK")
+    assert run(impatient.apply([Create(STEPS, step(0))])) is None
+    run(impatient.close())
+
+
+def test_a_lock_that_is_given_back(store: SQLite, path: Path) -> None:
+    other = opened(path)
+    blocker = store._connections.writer()
+    blocker.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.2, lambda: blocker.execute("ROLLBACK"))
+    timer.start()
+    assert run(other.apply([Create(STEPS, step(0))])) is None
+    timer.join()
+    run(other.close())
+
+
+def test_what_sqlite_refuses_at_once_is_tried_again() -> None:
+    tries = 0
+
+    def action() -> str:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise apsw.BusyError("not yet")
+        return "done"
+
+    assert sqlite_files.Patience(10).insist(action, time.monotonic()) == "done"
+    tries = -(10**9)
+    with pytest.raises(apsw.BusyError):
+        sqlite_files.Patience(0.05).insist(action, time.monotonic())
+
+
+# Closing
+
+
+def test_closing_waits_for_readers_and_writers(path: Path) -> None:
+    store = opened(path)
+    stop = threading.Event()
+    trouble: list[HoldfastError] = []
+    made: list[int] = []
+
+    def work(k: int) -> None:
+        for n in itertools.count():
+            try:
+                assert run(store.apply([Create(STEPS, step(n, f"{k}"))])) is None
+                made.append(n)
+                run(store.read([Get(STEPS, [step(n, f"{k}").key])]))
+            except HoldfastError as error:
+                trouble.append(error)
+                return
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for worker in workers:
+        worker.start()
+    time.sleep(0.05)
+    closers = [threading.Thread(target=lambda: run(store.close())) for _ in range(2)]
+    for thread in closers:
+        thread.start()
+    for thread in [*closers, *workers]:
+        thread.join(30)
+        assert not thread.is_alive()
+    stop.set()
+    assert [type(error) for error in trouble] == [Unavailable] * 4
+    assert not path.with_name(path.name + "-wal").exists()
+    store = opened(path)
+    assert len(run(store.read([Scan(STEPS, (), bodies=False)]))[0]) == len(made)
+    run(store.close())
+
+
+def test_connections_beyond_what_is_kept_are_closed(store: SQLite) -> None:
+    barrier = threading.Barrier(20)
+    cursors = []
+
+    def borrow() -> None:
+        cursors.append(store._connections.borrow(threading.get_ident()))
+        barrier.wait(30)
+        store._connections.give_back(threading.get_ident(), good=True)
+
+    threads = [threading.Thread(target=borrow) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, cursors))) == 20
+    assert len(store._connections._idle) == 16
