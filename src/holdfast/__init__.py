@@ -7,29 +7,81 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.autosave import AsyncAutosave as AsyncAutosave
+    from holdfast.autosave import AsyncCheckpointableMixin as AsyncCheckpointableMixin
+    from holdfast.autosave import Autosave as Autosave
+    from holdfast.autosave import CheckpointableMixin as CheckpointableMixin
+    from holdfast.autosave import EveryStep as EveryStep
+    from holdfast.autosave import Interval as Interval
+    from holdfast.autosave import OnChange as OnChange
+    from holdfast.autosave import OnEvent as OnEvent
+    from holdfast.checkpointer import AsyncCheckpointer as AsyncCheckpointer
+    from holdfast.checkpointer import Checkpointer as Checkpointer
+    from holdfast.checkpoints import Checkpoint as Checkpoint
+    from holdfast.checkpoints import Saved as Saved
+    from holdfast.checkpoints import Thread as Thread
     from holdfast.codec import Codec as Codec
     from holdfast.codec import Inert as Inert
     from holdfast.codec import Limits as Limits
     from holdfast.codec import Registry as Registry
     from holdfast.codec.registry import default_registry
+    from holdfast.opening import aopen as aopen
+    from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
+    from holdfast.store import AsyncStore as AsyncStore
+    from holdfast.store import Store as Store
 
     register = default_registry.register
     allow: Callable[..., Any] = default_registry.allow
 
-__all__ = ["Codec", "Inert", "Limits", "Registry", "__version__", "allow", "register"]
+_AUTOSAVE = (
+    "AsyncAutosave",
+    "AsyncCheckpointableMixin",
+    "Autosave",
+    "CheckpointableMixin",
+    "EveryStep",
+    "Interval",
+    "OnChange",
+    "OnEvent",
+)
+_CHECKPOINTER = ("AsyncCheckpointer", "Checkpointer")
+_CHECKPOINTS = ("Checkpoint", "Saved", "Thread")
+_CODEC = ("Codec", "Inert", "Limits", "Registry")
+_OPENING = ("aopen", "open")
+_REGISTRY = ("allow", "register")
+_STORE = ("AsyncStore", "Store")
+
+__all__ = [  # noqa: PLE0604 - strings all of them
+    *_AUTOSAVE,
+    *_CHECKPOINTER,
+    *_CHECKPOINTS,
+    *_CODEC,
+    *_OPENING,
+    *_REGISTRY,
+    *_STORE,
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use, so that importing the package costs next to nothing.
-    if name in ("allow", "register"):
-        from holdfast.codec.registry import default_registry
-
-        return getattr(default_registry, name)
-    if name in __all__:
-        from holdfast import codec
-
-        return getattr(codec, name)
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    found: Any = None
+    if name in _AUTOSAVE:
+        from holdfast import autosave as found
+    elif name in _CHECKPOINTER:
+        from holdfast import checkpointer as found
+    elif name in _CHECKPOINTS:
+        from holdfast import checkpoints as found
+    elif name in _CODEC:
+        from holdfast import codec as found
+    elif name in _OPENING:
+        from holdfast import opening as found
+    elif name in _REGISTRY:
+        from holdfast.codec.registry import default_registry as found
+    elif name in _STORE:
+        from holdfast import store as found
+    if found is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(found, name)
 
 
 def __dir__() -> list[str]:

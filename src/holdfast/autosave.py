@@ -1,0 +1,269 @@
+"""Checkpoints by themselves: every step, every so often, when something changed, on an event; and by hand.
+
+`Autosave` watches a state and saves it when a policy says so. `CheckpointableMixin` gives any plain Python agent an
+autosave of its own attributes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, Self
+
+from holdfast.checkpoints import Checkpoint
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Config, Invalid
+from holdfast.store import AsyncStore, Operations, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a policy decides by: steps and seconds since the last save, and the event, if there was one."""
+
+    steps: int
+    seconds: float
+    event: str | None
+
+
+class Policy(Protocol):
+    """Decides when to save."""
+
+    if_changed: bool
+    """Save only if the state is not the one saved last."""
+
+    def due(self, moment: Moment) -> bool:
+        """Whether to save now. Asked after every step and event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EveryStep:
+    """Save after each step, or after each so many."""
+
+    steps: int = 1
+    if_changed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise Config(f"a policy saves every so many steps, at least 1, not {self.steps}")
+
+    def due(self, moment: Moment) -> bool:
+        """Enough steps went by."""
+        return moment.event is None and moment.steps >= self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Save at the first step or event after so many seconds."""
+
+    seconds: float
+    if_changed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.seconds < 0:
+            raise Config(f"a policy saves after a number of seconds, not {self.seconds}")
+
+    def due(self, moment: Moment) -> bool:
+        """Enough time went by."""
+        return moment.seconds >= self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class OnChange:
+    """Save after a step that changed something, wherever in the state it is."""
+
+    if_changed: bool = True
+
+    def due(self, moment: Moment) -> bool:
+        """After any step or event; whether anything changed is seen by comparing."""
+        del moment
+        return True
+
+
+class OnEvent:
+    """Save on events of these names; on any event, if none is named."""
+
+    if_changed = False
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+
+    def due(self, moment: Moment) -> bool:
+        """It is one of the events."""
+        return moment.event is not None and (not self.names or moment.event in self.names)
+
+
+class _Watch:
+    """What an autosave does. `Autosave` and `AsyncAutosave` have these as methods."""
+
+    def __init__(
+        self,
+        store: Operations,
+        thread: str,
+        state: Callable[[], Mapping[str, Any]],
+        *policies: Policy,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.thread = thread
+        self.last: Checkpoint | None = None
+        """The checkpoint that was saved last."""
+        self._state = state
+        self._policies = policies or (EveryStep(),)
+        self._clock = clock
+        self._steps = 0
+        self._since = clock()
+        self._unsaved = False
+
+    @operation
+    async def step(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
+        """Tell that a step is done. Returns the checkpoint, if one was saved."""
+        self._steps += 1
+        return await self._decide(None, metadata)
+
+    @operation
+    async def event(self, name: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
+        """Tell that something happened. Returns the checkpoint, if one was saved."""
+        return await self._decide(name, {"event": name, **(metadata or {})})
+
+    @operation
+    async def save(
+        self, *, name: str | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
+    ) -> Checkpoint:
+        """Save now, whatever the policies say."""
+        return await self._save(name=name, tags=tags, metadata=metadata)
+
+    @operation
+    async def flush(self) -> Checkpoint | None:
+        """Save what the policies have not saved yet, if there is anything."""
+        if not self._unsaved:
+            return None
+        return await self._save(if_changed=True)
+
+    async def _decide(self, event: str | None, metadata: Mapping[str, Any] | None) -> Checkpoint | None:
+        self._unsaved = True
+        moment = Moment(self._steps, self._clock() - self._since, event)
+        due = [policy for policy in self._policies if policy.due(moment)]
+        if not due:
+            return None
+        before = self.last
+        saved = await self._save(metadata=metadata, if_changed=all(policy.if_changed for policy in due))
+        return None if before is not None and saved.id == before.id else saved
+
+    async def _save(self, **how: Any) -> Checkpoint:
+        saved = await Operations.put(self.store, self.thread, self._state(), **how)
+        self.last, self._steps, self._since, self._unsaved = saved, 0, self._clock(), False
+        return saved
+
+
+class Autosave(Sync, _Watch):
+    """Saves a state by itself: `with Autosave(store, "t1", lambda: state, EveryStep())`. Leaving saves the rest."""
+
+    def __init__(
+        self, store: Store, thread: str, state: Callable[[], Mapping[str, Any]], *policies: Policy, **options: Any
+    ) -> None:
+        super().__init__(store, thread, state, *policies, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.flush()
+
+
+class AsyncAutosave(Async, _Watch):
+    """The same on an `AsyncStore`, awaited."""
+
+    def __init__(
+        self, store: AsyncStore, thread: str, state: Callable[[], Mapping[str, Any]], *policies: Policy, **options: Any
+    ) -> None:
+        super().__init__(store, thread, state, *policies, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.flush()
+
+
+# Agents -------------------------------------------------------------------------------------------------------
+
+
+class _Checkpointable:
+    """What a checkpointable agent can do. `CheckpointableMixin` and its async sibling have these as methods."""
+
+    _autosave: Autosave | AsyncAutosave | None = None
+
+    def checkpoint_state(self) -> Mapping[str, Any]:
+        """The state to save: the attributes whose names do not start with an underscore. Override it to choose."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Take on a saved state: the counterpart of `checkpoint_state`."""
+        for name in self.checkpoint_state():
+            if name not in state:
+                delattr(self, name)
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    @operation
+    async def checkpoint(
+        self, *, name: str | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None
+    ) -> Checkpoint:
+        """Save the agent's state now."""
+        return await _Watch.save(self._attached(), name=name, tags=tags, metadata=metadata)
+
+    @operation
+    async def step_done(self, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
+        """Tell that a step is done; saves if a policy says so."""
+        return await _Watch.step(self._attached(), metadata)
+
+    @operation
+    async def happened(self, event: str, metadata: Mapping[str, Any] | None = None) -> Checkpoint | None:
+        """Tell that something happened; saves if a policy says so."""
+        return await _Watch.event(self._attached(), event, metadata)
+
+    @operation
+    async def restore(
+        self, id: str | None = None, *, name: str | None = None, time: datetime | None = None
+    ) -> Checkpoint:
+        """Take on the state of a checkpoint: the latest, or the one that is named. Raises `NotFound`."""
+        watch = self._attached()
+        saved = await Operations.get(watch.store, watch.thread, id, name=name, time=time)
+        self.restore_state(saved.state)
+        return saved
+
+    def _attached(self) -> Autosave | AsyncAutosave:
+        if self._autosave is None:
+            raise Invalid("the agent has no store to save to", hint='Call attach(store, "thread") first')
+        return self._autosave
+
+
+class CheckpointableMixin(Sync, _Checkpointable):
+    """Makes a plain Python class checkpointable::
+
+    class Researcher(CheckpointableMixin):
+        def __init__(self):
+            self.notes = []
+
+    agent = Researcher()
+    agent.attach(store, "research-1", EveryStep())
+    agent.notes.append("found it")
+    agent.step_done()
+    """
+
+    def attach(self, store: Store, thread: str, *policies: Policy) -> Self:
+        """Say where to save to, and when."""
+        self._autosave = Autosave(store, thread, self.checkpoint_state, *policies)
+        return self
+
+
+class AsyncCheckpointableMixin(Async, _Checkpointable):
+    """The same for agents that run under asyncio, on an `AsyncStore`."""
+
+    def attach(self, store: AsyncStore, thread: str, *policies: Policy) -> Self:
+        """Say where to save to, and when."""
+        self._autosave = AsyncAutosave(store, thread, self.checkpoint_state, *policies)
+        return self

@@ -1,0 +1,135 @@
+"""A saver for programs of any framework, or none: put, get_tuple, list, by thread id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from holdfast.checkpoints import Checkpoint
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.engine.records import check_name
+from holdfast.engine.writes import Write
+from holdfast.errors import NotFound
+from holdfast.store import AsyncStore, Operations, Store
+
+
+class PendingWrite(NamedTuple):
+    """What a task wrote after a checkpoint, before the next one took it in."""
+
+    task_id: str
+    channel: str
+    value: Any
+
+
+class CheckpointTuple(NamedTuple):
+    """A checkpoint with its state, and what was written since."""
+
+    thread_id: str
+    id: str
+    parent_id: str | None
+    state: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    time: datetime
+    pending_writes: list[PendingWrite]
+
+
+class _Saver:
+    """What a saver does. `Checkpointer` and `AsyncCheckpointer` have these as methods."""
+
+    def __init__(self, store: Operations) -> None:
+        self.store = store
+
+    @operation
+    async def put(
+        self,
+        thread_id: str,
+        state: Mapping[str, Any],
+        *,
+        id: str | None = None,
+        parent_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Save a thread's state; returns the checkpoint's id. Two checkpoints on one parent make a branch."""
+        store = self.store
+        saved = await Operations.put(store, thread_id, state, id=id, parent=parent_id, metadata=metadata)
+        return saved.id
+
+    @operation
+    async def put_writes(
+        self, thread_id: str, id: str, writes: Sequence[tuple[str, Any]], *, task_id: str, task_path: str = ""
+    ) -> None:
+        """Keep what a task wrote after the checkpoint with this id, which need not be saved yet.
+
+        Written again by the same task, the same place keeps its first value.
+        """
+        line = self.store._line(thread_id)
+        check_name(id, "id of a checkpoint")
+        check_name(task_id, "id of a task")
+        check_name(task_path, "path of a task")
+        codec = self.store.engine.ground.codec
+        packed = codec.pack_items(value for _, value in writes)
+        rows = [
+            Write(task_path, task_id, place, check_name(channel, "name of a channel"), value)
+            for place, ((channel, _), value) in enumerate(zip(writes, packed, strict=True))
+        ]
+        await self.store.engine.writes.put(line, id, rows)
+
+    @operation
+    async def get_tuple(self, thread_id: str, id: str | None = None) -> CheckpointTuple | None:
+        """The latest checkpoint of a thread, or the one with an id; None if there is none."""
+        try:
+            saved = await Operations.get(self.store, thread_id, id)
+        except NotFound:
+            return None
+        return await self._tuple(saved, saved.state)
+
+    @operation
+    async def list(
+        self,
+        thread_id: str,
+        *,
+        before: str | None = None,
+        limit: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> list[CheckpointTuple]:
+        """The checkpoints of a thread, the latest first: before an id, with these entries in their metadata."""
+        found = []
+        for checkpoint in await Operations.log(self.store, thread_id, before=before, limit=limit, metadata=metadata):
+            saved = await Operations.get(self.store, thread_id, checkpoint.id)
+            found.append(await self._tuple(checkpoint, saved.state))
+        return found
+
+    @operation
+    async def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with everything that belongs to it."""
+        await Operations.delete(self.store, thread_id)
+
+    async def _tuple(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> CheckpointTuple:
+        line = self.store._line(checkpoint.thread)
+        writes = await self.store.engine.writes.of(line, checkpoint.id)
+        values = self.store.engine.ground.codec.unpack_items(write.packed for write in writes)
+        pending = [PendingWrite(write.task, write.channel, value) for write, value in zip(writes, values, strict=True)]
+        return CheckpointTuple(
+            checkpoint.thread,
+            checkpoint.id,
+            checkpoint.parent,
+            state,
+            checkpoint.metadata,
+            checkpoint.time,
+            pending,
+        )
+
+
+class Checkpointer(Sync, _Saver):
+    """Saves and loads checkpoints by thread id, on an open `Store`."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+
+
+class AsyncCheckpointer(Async, _Saver):
+    """The same on an `AsyncStore`, awaited."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        super().__init__(store)

@@ -1,0 +1,84 @@
+"""What the store hands out: checkpoints, threads, branches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(time: int) -> datetime:
+    """Nanoseconds since 1970 as a date and time in UTC."""
+    return _EPOCH + timedelta(microseconds=time // 1000)
+
+
+def to_time(moment: datetime) -> int:
+    """A date and time as nanoseconds since 1970, at the end of its microsecond. Without a zone it is local time."""
+    return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved step of a thread.
+
+    `id` names it in its thread; `parent` is the id of the one it followed. `branch` and `step` are its place, `hash`
+    its commit hash: it covers this step and everything before it. `time` never decreases from parent to child.
+    """
+
+    thread: str
+    id: str
+    parent: str | None
+    branch: int
+    step: int
+    time: datetime
+    kind: str
+    hash: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    stamp: str = ""
+    schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(Checkpoint):
+    """A checkpoint with the state it holds: a dict, or a lazy one (`holdfast.lazy`) if that was asked for."""
+
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread at a glance. `bytes` counts what its steps, nodes and large values take in the store."""
+
+    thread: str
+    created: datetime
+    updated: datetime
+    steps: int
+    branches: int
+    bytes: int
+    latest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchInfo:
+    """A branch of a thread: its name, if it has one, and the checkpoint it starts from."""
+
+    branch: int
+    name: str
+    base: str | None
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A store in figures."""
+
+    url: str
+    bytes: int
+    threads: int
+    cache_bytes: int
+    cache_limit: int
+    cache_hits: int
+    cache_misses: int

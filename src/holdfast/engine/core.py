@@ -1,0 +1,45 @@
+"""The engine: its parts put together over one store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.engine.append import Appender, Edit
+from holdfast.engine.ground import Ground
+from holdfast.engine.heads import Heads
+from holdfast.engine.lines import Lines
+from holdfast.engine.partial import Partial, change_parts
+from holdfast.engine.rebase import Rebaser
+from holdfast.engine.records import Line, Point
+from holdfast.engine.rewrite import Rewriter
+from holdfast.engine.states import States
+from holdfast.engine.writes import Writes
+from holdfast.model.packed import unpack_state
+
+
+class Engine:
+    """All that can be done with the lines of a store, as coroutines for `drivers.run` and `drivers.arun`."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.lines = Lines(ground)
+        self.states = States(ground.backend, ground.cache, ground.max_bytes)
+        self.heads = Heads(ground)
+        self.appender = Appender(ground, self.lines, self.states, self.heads)
+        self.rebaser = Rebaser(ground, self.lines, self.states, self.appender)
+        self.rewriter = Rewriter(ground, self.lines, self.states)
+        self.writes = Writes(ground, self.lines)
+
+    def partial(self, line: Line, point: Point) -> Partial:
+        """The state at a step, read as far as it is asked for."""
+        return Partial(self.states, self.ground.codec, line, point)
+
+    def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
+        """What to save to change parts of a state."""
+        return change_parts(self.states, self.ground.codec, line, put, removed)
+
+    async def state(self, line: Line, point: Point) -> Mapping[str, Any]:
+        """The state at a step, as fresh objects."""
+        packed = await self.states.packed(line, point)
+        return unpack_state(self.ground.codec, await self.states.resolved(line, packed))

@@ -1,0 +1,92 @@
+"""Running the engine's coroutines, for sync callers and for asyncio.
+
+The engine is written once, as coroutines that wait only for a store's `Suspension`s. `run` has them done in the
+calling thread; `arun` awaits them. `operation` makes of one coroutine function the method of a sync class and that of
+an async one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, waiting in this thread."""
+    try:
+        suspension = coroutine.send(None)
+        while True:
+            try:
+                value = suspension.wait()
+            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
+                suspension = coroutine.throw(error)
+            else:
+                suspension = coroutine.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The same, awaiting."""
+    try:
+        suspension = coroutine.send(None)
+        while True:
+            try:
+                value = await suspension.watch()
+            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
+                suspension = coroutine.throw(error)
+            else:
+                suspension = coroutine.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+class Sync:
+    """Marks classes whose operations wait in the calling thread."""
+
+
+class Async:
+    """Marks classes whose operations are awaited."""
+
+
+class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
+    """A method written as a coroutine function, for sync and async classes alike.
+
+    In a subclass of `Sync` it is called and returns; in a subclass of `Async` it is called and awaited. Through the
+    class, as in `Operations.put(store, …)`, it gives the coroutine itself, for other operations to await.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        @wraps(function)
+        def sync(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+            return run(function(self, *args, **kwargs))
+
+        @wraps(function)
+        async def awaited(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await arun(function(self, *args, **kwargs))
+
+        self._sync = sync
+        self._async = awaited
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = self._function = function
+
+    def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._function(instance, *args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> operation[P, T]: ...
+    @overload
+    def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, instance: Async, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return MethodType(self._sync if isinstance(instance, Sync) else self._async, instance)

@@ -1,0 +1,69 @@
+"""What is known of steps besides their state: headers and parents, through the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.backends.port import Get, Row
+from holdfast.backends.spaces import STEPS
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Line, Point, open_step
+from holdfast.model.steps import Header
+
+
+class Head(NamedTuple):
+    """A step's row, its header, and the id of the step it follows."""
+
+    point: Point
+    header: Header
+    parent: str | None
+
+
+class Heads:
+    """Describes steps."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    async def describe(self, line: Line, points: Sequence[Point], rows: Sequence[Row] = ()) -> list[Head]:
+        """The heads of steps. Rows with bodies, where at hand, are not read again."""
+        known: dict[bytes, Head] = {}
+        missing: dict[bytes, Point] = {}
+        for point in points:
+            head: Head | None = self._ground.cache.get(("head", line, point.hash))
+            if head is None:
+                missing[point.hash] = point
+            else:
+                known[point.hash] = head._replace(point=point)
+        if missing:
+            known.update(await self._read(line, missing, rows))
+        return [known[point.hash] for point in points]
+
+    def keep(self, line: Line, head: Head) -> None:
+        """Remember a step's head."""
+        weight = 800 + len(head.header.metadata) + len(head.point.metadata)
+        self._ground.cache.put(("head", line, head.point.hash), head, weight)
+
+    async def _read(self, line: Line, missing: dict[bytes, Point], rows: Sequence[Row]) -> dict[bytes, Head]:
+        at_hand = {row.key: row for row in rows if row.body}
+        wanted = [key for point in missing.values() if (key := (*line, *point[:2])) not in at_hand]
+        if wanted:
+            (found,) = await self._ground.backend.read([Get(STEPS, wanted)])
+            at_hand.update((row.key, row) for row in found)
+        headers = {
+            commit: open_step(line, at_hand[*line, *point[:2]], self._ground.max_bytes).header
+            for commit, point in missing.items()
+        }
+        parents = {header.parents[0][:2] for header in headers.values() if header.parents}
+        ids = {row.key[2:]: Point.of(row).id for row in at_hand.values()}
+        others = [(*line, *place) for place in parents if place not in ids]
+        if others:
+            (found,) = await self._ground.backend.read([Get(STEPS, others)])
+            ids.update((row.key[2:], Point.of(row).id) for row in found)
+        heads = {}
+        for commit, header in headers.items():
+            parent = ids[header.parents[0][:2]] if header.parents else None
+            heads[commit] = Head(missing[commit], header, parent)
+            self.keep(line, heads[commit])
+        return heads

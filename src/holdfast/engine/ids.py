@@ -1,0 +1,43 @@
+"""Ids of steps that sort by time, in the form of a version 6 UUID."""
+
+from __future__ import annotations
+
+import os
+
+_GREGORIAN = 0x01B21DD213814000
+"""From the start of the Gregorian calendar to 1970, in units of 100 nanoseconds."""
+
+
+def new_id(time: int, after: str = "") -> str:
+    """An id for a step at this time (nanoseconds since 1970) that sorts after another one.
+
+    Ids of frameworks that use version 6 UUIDs, as LangGraph does, and these sort together by time.
+    """
+    made = _uuid6(time // 100 + _GREGORIAN)
+    if made > after:
+        return made
+    ticks = _ticks(after)
+    if ticks is not None:  # a clock that is ahead made the other one
+        return _uuid6(ticks + 1)
+    # The caller's own kind of id: whatever it is, its continuation sorts after it.
+    stem, _, last = after.partition("~")
+    return f"{stem}~{new_id(time, last)}"
+
+
+def _uuid6(ticks: int) -> str:
+    chance = int.from_bytes(os.urandom(8))
+    return (
+        f"{ticks >> 28 & 0xFFFFFFFF:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}"
+        f"-{0x8000 | chance >> 50:04x}-{chance & 0xFFFFFFFFFFFF:012x}"
+    )
+
+
+def _ticks(id: str) -> int | None:
+    """The time in a version 6 UUID; None if this is none."""
+    parts = id.split("-")
+    if [len(part) for part in parts] != [8, 4, 4, 4, 12] or not parts[2].startswith("6"):
+        return None
+    try:
+        return int(parts[0] + parts[1] + parts[2][1:], 16)
+    except ValueError:
+        return None

@@ -1,0 +1,332 @@
+"""Lines and the steps in them: finding, listing, naming, deleting."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from holdfast.backends.port import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Branch, Info, Line, Point, info_of
+from holdfast.errors import Conflict, NotFound
+
+
+class Place(NamedTuple):
+    """Where a step stands in its line."""
+
+    branch: int
+    seq: int
+
+
+class OnBranch(NamedTuple):
+    """Stands for the last step of a branch."""
+
+    branch: int
+
+
+class Root:
+    """Stands for the empty state before a line's first step."""
+
+
+ROOT = Root()
+
+At: TypeAlias = str | Place | OnBranch | Root | None
+"""Names a step: None the latest, a string the one with that id, its place, or the head of a branch; `ROOT` is before
+all of them."""
+
+NAME, TAG = "name", "tag"
+"""Kinds of references: a name belongs to one step of a line, a tag to any number."""
+
+_POINT_WEIGHT = 600
+
+
+class Summary(NamedTuple):
+    """A line at a glance."""
+
+    line: Line
+    created: int
+    updated: int
+    steps: int
+    branches: int
+    size: int
+    latest: Point | None
+
+
+class Lines:
+    """Finds lines, steps and branches in a store."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._backend = ground.backend
+
+    # Lines ----------------------------------------------------------------------------------------------------
+
+    async def info(self, line: Line) -> Info | None:
+        """What is remembered of a line, or else what the store says; None if there is no such line."""
+        known: Info | None = self._ground.cache.get(("line", line))
+        return await self.fresh_info(line) if known is None else known
+
+    async def fresh_info(self, line: Line) -> Info | None:
+        """What the store says of a line."""
+        (rows,) = await self._backend.read([Get(LINES, [tuple(line)])])
+        if not rows:
+            self._ground.cache.drop(("line", line))
+            return None
+        info = info_of(rows[0])
+        self.remember(line, info)
+        return info
+
+    def remember(self, line: Line, info: Info) -> None:
+        """Keep in mind what a line's row says. Every change of the line is made on condition that it still does."""
+        self._ground.cache.put(("line", line), info, _POINT_WEIGHT)
+
+    def new_info(self) -> Info:
+        """For a line that is about to be made. The version tells it from others that had its name."""
+        return Info(self._ground.clock(), secrets.randbits(62), 1)
+
+    def unchanged(self, line: Line, info: Info) -> Change:
+        """The condition that a line is as it was."""
+        return Expect(LINES, tuple(line), tuple(info))
+
+    async def delete(self, line: Line) -> bool:
+        """Remove a line and all that belongs to it. False if there was none."""
+        info = await self.fresh_info(line)
+        batch = [Delete(space, tuple(line)) for space in SPACES]
+        await self._backend.apply(batch)
+        self._ground.cache.drop(("line", line))
+        return info is not None
+
+    async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[Summary]:
+        """Lines by name: those that start with a prefix, those after a name."""
+        start = max(prefix, after + "\0" if after else "")
+        rows = (await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=limit)]))[0]
+        lines = [Line(tenant, str(row.key[1])) for row in rows if str(row.key[1]).startswith(prefix)]
+        infos = [info_of(row) for row in rows[: len(lines)]]
+        return [await self._summary(line, info) for line, info in zip(lines, infos, strict=True)]
+
+    async def summary(self, line: Line) -> Summary:
+        """A line at a glance."""
+        info = await self.fresh_info(line)
+        if info is None:
+            raise no_line(line)
+        return await self._summary(line, info)
+
+    async def _summary(self, line: Line, info: Info) -> Summary:
+        branches, heads, latest = await self._backend.read(
+            [Scan(BRANCHES, tuple(line)), self._head_query(line, 0), self._latest_query(line)]
+        )
+        others = await self._backend.read([self._head_query(line, Branch.of(row).branch) for row in branches])
+        points = [Point.of(row) for rows in (heads, *others) for row in rows]
+        return Summary(
+            line,
+            info.created,
+            max((point.time for point in points), default=info.created),
+            sum(point.seq + 1 for point in points),
+            1 + len(branches),
+            sum(point.size for point in points),
+            Point.of(latest[0]) if latest else None,
+        )
+
+    # Steps ----------------------------------------------------------------------------------------------------
+
+    async def find(self, line: Line, at: At) -> Point:
+        """The step that is named; `NotFound` if there is none."""
+        row = await self.find_row(line, at)
+        return Point.of(row)
+
+    async def find_row(self, line: Line, at: At) -> Row:
+        """The same, as its row."""
+        if isinstance(at, Root):
+            raise NotFound("the start of a line is no step", where=f"line {line}")
+        if isinstance(at, OnBranch):
+            head = await self.head(line, at.branch)
+            at = Place(head.branch, head.seq)
+        query = self._query(line, at)
+        (rows,) = await self._backend.read([query])
+        if not rows:
+            # It may be queued behind others: what this process submitted before comes first.
+            await self._backend.apply([])
+            (rows,) = await self._backend.read([query])
+        if not rows:
+            raise await self._not_there(line, at)
+        return rows[0]
+
+    async def newest(self, line: Line) -> Point | None:
+        """The latest step, if the line has one."""
+        (rows,) = await self._backend.read([self._latest_query(line)])
+        return Point.of(rows[0]) if rows else None
+
+    async def existing(self, line: Line, id: str) -> Row | None:
+        """The step that has an id already. The store is not asked where the id is greater than all of the line's."""
+        greatest: str | None = self._ground.cache.get(("greatest", line))
+        if greatest is not None and id > greatest:
+            return None
+        found, latest = await self._backend.read([self._query(line, id), self._latest_query(line)])
+        if latest:
+            self._ground.cache.put(("greatest", line), Point.of(latest[0]).id, _POINT_WEIGHT)
+        return found[0] if found else None
+
+    async def find_for_append(self, line: Line, info: Info, id: str) -> Point:
+        """The step with an id, perhaps from memory: good only on condition that the line is unchanged."""
+        known: tuple[Info, Point] | None = self._ground.cache.get((line, id))
+        if known is not None and known[0] == info:
+            return known[1]
+        return await self.find(line, id)
+
+    def note(self, line: Line, info: Info, point: Point) -> None:
+        """Keep a step in mind for those who will append to it."""
+        cache = self._ground.cache
+        cache.put((line, point.id), (info, point), _POINT_WEIGHT)
+        greatest: str | None = cache.get(("greatest", line))
+        if greatest is not None and point.id > greatest:
+            cache.put(("greatest", line), point.id, _POINT_WEIGHT)
+
+    async def history(
+        self, line: Line, *, before: str = "", limit: int | None = None, bodies: bool = True
+    ) -> list[Row]:
+        """Steps by id, the latest first, each in its last revision."""
+        rows: list[Row] = []
+        seen = ""
+        while limit is None or len(rows) < limit:
+            page = 256 if limit is None else limit - len(rows) + 1
+            scan = Scan(STEPS, tuple(line), stop=(before,) if before else (), reverse=True, limit=page, by="id")
+            (found,) = await self._backend.read([scan._replace(bodies=bodies)])
+            for row in found:
+                id = Point.of(row).id
+                if id != seen:
+                    rows.append(row)
+                seen = before = id
+            if len(found) < page:
+                break
+        return rows if limit is None else rows[:limit]
+
+    async def at_time(self, line: Line, time: int) -> Point:
+        """What was the latest step at a time (nanoseconds since 1970)."""
+        found: list[Point] = []
+        for branch in [0, *(branch.branch for branch in await self.branches(line))]:
+            point = await self._last_before(line, branch, time)
+            if point is not None:
+                found.append(point)
+        if not found:
+            raise NotFound("the line has no step of that time or before", where=f"line {line}")
+        return max(found, key=lambda point: (point.id, point.revision))
+
+    async def _last_before(self, line: Line, branch: int, time: int) -> Point | None:
+        """The last step of a branch that is not after a time. Times do not decrease along a branch."""
+        (rows,) = await self._backend.read([self._head_query(line, branch)])
+        low, best = 0, None
+        high = Point.of(rows[0]).seq if rows else -1
+        while low <= high:
+            middle = (low + high) // 2
+            scan = Scan(STEPS, (*line, branch), (middle,), (middle + 1,), bodies=False)
+            ((row,),) = await self._backend.read([scan])
+            point = Point.of(row)
+            if point.time <= time:
+                low, best = middle + 1, point
+            else:
+                high = middle - 1
+        return best
+
+    def _query(self, line: Line, at: str | Place | None) -> Query:
+        if at is None:
+            return self._latest_query(line)._replace(bodies=True)
+        if isinstance(at, str):
+            return Scan(STEPS, (*line, at), reverse=True, limit=1, by="id")
+        return Scan(STEPS, (*line, at.branch, at.seq))
+
+    def _latest_query(self, line: Line) -> Scan:
+        return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False)
+
+    def _head_query(self, line: Line, branch: int) -> Scan:
+        return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
+
+    async def _not_there(self, line: Line, at: str | Place | None) -> NotFound:
+        if at is None or await self.fresh_info(line) is None:
+            return no_line(line)
+        what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
+        return NotFound(f"the line has no step with {what}", where=f"line {line}", hint="List its steps with log()")
+
+    # Branches -------------------------------------------------------------------------------------------------
+
+    async def branches(self, line: Line) -> list[Branch]:
+        """All branches but the first."""
+        (rows,) = await self._backend.read([Scan(BRANCHES, tuple(line))])
+        return [Branch.of(row) for row in rows]
+
+    async def branch(self, line: Line, name: str) -> int:
+        """The number of the branch with a name."""
+        if name == "main":
+            return 0
+        for branch in await self.branches(line):
+            if branch.name == name:
+                return branch.branch
+        raise NotFound(f"the line has no branch {name!r}", where=f"line {line}", hint="See branches()")
+
+    async def head(self, line: Line, branch: int) -> Point:
+        """The last step of a branch; while it has none of its own, the step that it starts from."""
+        head, rows = await self._backend.read([self._head_query(line, branch), Get(BRANCHES, [(*line, branch)])])
+        if head:
+            return Point.of(head[0])
+        if not rows:
+            raise no_line(line) if branch == 0 else NotFound(f"the line has no branch {branch}", where=f"line {line}")
+        base = Branch.of(rows[0])
+        return await self.find(line, Place(base.base_branch, base.base_length - 1))
+
+    async def free_branch(self, line: Line) -> int:
+        """A number that no branch has yet."""
+        (rows,) = await self._backend.read([Scan(BRANCHES, tuple(line), reverse=True, limit=1)])
+        return Branch.of(rows[0]).branch + 1 if rows else 1
+
+    async def fork(self, line: Line, at: Point, name: str) -> Branch:
+        """A new branch that goes on from a step. Copies nothing."""
+        while True:
+            info = await self.fresh_info(line)
+            if info is None:
+                raise no_line(line)
+            taken = [branch.name for branch in await self.branches(line)]
+            if name in {"main", *taken} and name:
+                raise Conflict(f"the line has a branch {name!r} already", where=f"line {line}", hint="Use another name")
+            branch = Branch(len(taken) + 1, at.branch, at.seq + 1, self._ground.clock(), name)
+            branch = branch._replace(branch=await self.free_branch(line))
+            batch = [self.unchanged(line, info), Create(BRANCHES, branch.row(line))]
+            if await self._backend.apply(batch) is None:
+                return branch
+
+    # Names and tags -------------------------------------------------------------------------------------------
+
+    async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
+        """Give a step a name, which one step of a line can have, or a tag, which any number can."""
+        info = await self.fresh_info(line)
+        if info is None:
+            raise no_line(line)
+        key = (*line, kind, name, "" if kind == NAME else id)
+        row = Row(key, (id, self._ground.clock()))
+        change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
+        failed = await self._backend.apply([self.unchanged(line, info), change])
+        if failed == 1:
+            owners = [owner for _, owner in await self.refs(line, kind, name)]
+            if owners != [id]:
+                raise Conflict(
+                    f"another step has the name {name!r}",
+                    where=f"step {''.join(owners)} of line {line}",
+                    hint="Use another name, or move this one (move=True)",
+                )
+        elif failed is not None:
+            raise Conflict("the line changed meanwhile", where=f"line {line}", hint="Try again")
+
+    async def drop_ref(self, line: Line, kind: str, name: str, id: str | None = None) -> None:
+        """Take a name or a tag away, from one step or from all."""
+        await self._backend.apply([Delete(REFS, (*line, kind, name) if id is None else (*line, kind, name, id))])
+
+    async def refs(self, line: Line, kind: str, name: str | None = None) -> Sequence[tuple[str, str]]:
+        """Names or tags, and the ids of the steps that have them."""
+        prefix = (*line, kind) if name is None else (*line, kind, name)
+        (rows,) = await self._backend.read([Scan(REFS, prefix)])
+        return [(str(row.key[3]), str(row.columns[0])) for row in rows]
+
+
+def no_line(line: Line) -> NotFound:
+    """The error for a line that is not there."""
+    return NotFound("there is no such line, or it has no step yet", where=f"line {line}", hint="See threads()")

@@ -1,0 +1,219 @@
+"""Between rows of a store and what they hold: envelopes put on and taken off, everything checked."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from msgspec.json import encode as encode_json
+
+from holdfast.backends.port import Row
+from holdfast.backends.spaces import Key
+from holdfast.codec import Codec
+from holdfast.codec.compression import Compression
+from holdfast.codec.envelope import Content, Context, unwrap, wrap
+from holdfast.errors import Corrupt, Invalid
+from holdfast.model.keys import MAX_NAME
+from holdfast.model.nodes import MapRoot, decode_root, encode_root
+from holdfast.model.objects import PIECE, Pointer, join, parse_pointer, split
+from holdfast.model.steps import Step
+
+
+class Line(NamedTuple):
+    """A line's name: whose it is, and which."""
+
+    tenant: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name!r} of tenant {self.tenant!r}" if self.tenant else repr(self.name)
+
+
+def check_name(text: object, what: str) -> str:
+    """A name that every store can keep: text, not too long."""
+    if not isinstance(text, str):
+        raise Invalid(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80])
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"the {what} is not text: it has lone surrogates", where=ascii(text)[:80]) from None
+    if size > MAX_NAME:
+        raise Invalid(
+            f"the {what} has at most {MAX_NAME} bytes of UTF-8, and this one {size}",
+            where=f"{text[:40]}…",
+            hint="Use a shorter name, or a digest of this one",
+        )
+    return text
+
+
+class Info(NamedTuple):
+    """What is kept of a line besides its steps."""
+
+    created: int
+    version: int
+    form: int
+
+
+class Point(NamedTuple):
+    """A step as its row shows it, without opening it."""
+
+    branch: int
+    seq: int
+    id: str
+    revision: int
+    hash: bytes
+    time: int
+    kind: str
+    metadata: str
+    tail: int
+    size: int
+
+    @classmethod
+    def of(cls, row: Row) -> Point:
+        """The point that a row of `steps` shows."""
+        return cls(*row.key[2:], *row.columns)  # type: ignore[arg-type]
+
+    def row(self, line: Line, body: bytes) -> Row:
+        """The row that shows it."""
+        return Row((*line, self.branch, self.seq), self[2:], body)
+
+
+class Branch(NamedTuple):
+    """A branch, and where it leaves its base: after that many of the base's steps."""
+
+    branch: int
+    base_branch: int
+    base_length: int
+    created: int
+    name: str
+
+    @classmethod
+    def of(cls, row: Row) -> Branch:
+        """The branch that a row of `branches` shows."""
+        return cls(row.key[2], *row.columns)  # type: ignore[arg-type]
+
+    def row(self, line: Line) -> Row:
+        """The row that shows it."""
+        return Row((*line, self.branch), self[1:])
+
+
+def info_of(row: Row) -> Info:
+    """What a row of `lines` says."""
+    return Info(*row.columns)  # type: ignore[arg-type]
+
+
+def info_row(line: Line, info: Info) -> Row:
+    """The row of `lines` that says it."""
+    return Row(tuple(line), tuple(info))
+
+
+# Steps --------------------------------------------------------------------------------------------------------
+
+
+_WORTH_COMPRESSING = 1024
+"""A step of fewer bytes is stored as it is: compressing would take a tenth of an append and save little."""
+
+
+def step_body(line: Line, step: Step) -> bytes:
+    """A step in its envelope."""
+    content = step.encode()
+    how = None if len(content) >= _WORTH_COMPRESSING else Compression.NONE
+    return wrap(content, Context(*line, "step", step.commit), schema=step.header.schema, compression=how)
+
+
+def open_step(line: Line, row: Row, max_bytes: int) -> Step:
+    """The step in a row, which must be the one that the row says it is."""
+    point = Point.of(row)
+    record = unwrap(row.body, Context(*line, "step", point.hash), max_bytes=max_bytes)
+    step = Step.decode(record.content)
+    header = step.header
+    if step.commit != point.hash or (header.id, header.time, header.kind) != (point.id, point.time, point.kind):
+        raise Corrupt("a step is not the one that its row says", where=where(line, point), hint=HINT)
+    return step
+
+
+def readable(codec: Codec, metadata: dict[str, object]) -> str:
+    """Metadata as JSON, for people who look at the store with its own tools."""
+    if not metadata:
+        return ""
+    try:
+        return encode_json(metadata).decode()
+    except (TypeError, ValueError, RecursionError):
+        return encode_json(codec.to_plain(metadata)).decode()
+
+
+def where(line: Line, point: Point) -> str:
+    """Names a step in an error message."""
+    return f"step {point.id} (branch {point.branch}, number {point.seq}) of line {line}"
+
+
+HINT = "Verify the line, and repair it from a mirror or a backup"
+
+
+# Folds, nodes, large values -----------------------------------------------------------------------------------
+
+
+def fold_row(line: Line, place: tuple[int, int], commit: bytes, form: int, root: MapRoot) -> Row:
+    """The row of `folds` for the state at a step."""
+    body = wrap(encode_root(root), Context(*line, "fold", commit))
+    return Row((*line, *place), (form,), body)
+
+
+def open_fold(line: Line, row: Row, commit: bytes) -> MapRoot:
+    """The root of the state at a step with this commit hash."""
+    return decode_root(unwrap(row.body, Context(*line, "fold", commit)).content)
+
+
+def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:
+    """The row of `nodes` for a node."""
+    return Row((*line, form, id), (), wrap(node, Context(*line, "node", id)))
+
+
+def open_node(line: Line, row: Row) -> tuple[bytes, bytes]:
+    """A node's id and its bytes."""
+    id = row.key[3]
+    if not isinstance(id, bytes):
+        raise Corrupt("a node's id is not bytes", where=f"line {line}", hint=HINT)
+    return id, unwrap(row.body, Context(*line, "node", id)).content
+
+
+def object_rows(line: Line, pointer: bytes, value: bytes) -> list[Row]:
+    """The rows of `objects` for a large value."""
+    digest = parse_pointer(pointer).digest
+    return [
+        Row(
+            (*line, digest, number),
+            (),
+            wrap(piece, Context(*line, "object", digest + number.to_bytes(4, "big")), codec=Content.RAW),
+        )
+        for number, piece in enumerate(split(value))
+    ]
+
+
+def object_keys(line: Line, pointer: Pointer) -> list[Key]:
+    """The keys of the pieces of a large value."""
+    return [(*line, pointer.digest, number) for number in range(pointer.pieces)]
+
+
+def open_object(line: Line, pointer: Pointer, rows: list[Row]) -> bytes:
+    """A large value from the rows of its pieces."""
+    pieces = {}
+    for row in rows:
+        number = row.key[3]
+        name = pointer.digest + int(number).to_bytes(4, "big")
+        pieces[number] = unwrap(row.body, Context(*line, "object", name), max_bytes=PIECE).content
+    return join(pointer, [pieces[number] for number in sorted(pieces)])
+
+
+def write_body(line: Line, step: str, channel: str, packed: bytes) -> bytes:
+    """A pending write's value in its envelope."""
+    return wrap(packed, Context(*line, "write", _write_name(step, channel)))
+
+
+def open_write(line: Line, step: str, channel: str, body: bytes, max_bytes: int) -> bytes:
+    """The packed value of a pending write."""
+    return unwrap(body, Context(*line, "write", _write_name(step, channel)), max_bytes=max_bytes).content
+
+
+def _write_name(step: str, channel: str) -> bytes:
+    return hashlib.sha256(f"{len(step)} {step}{channel}".encode()).digest()

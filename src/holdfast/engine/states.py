@@ -1,0 +1,293 @@
+"""The state at a step: where it comes from, and what is kept of it.
+
+A state is a folded root and the few steps since. `Held` is that, and perhaps the packed state itself. It is immutable
+in meaning: the commit hash it is kept under names it for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from holdfast.backends.port import Backend, Get, Query, Row, Scan
+from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, STEPS
+from holdfast.engine.cache import Cache
+from holdfast.engine.records import (
+    HINT,
+    Line,
+    Point,
+    object_keys,
+    open_fold,
+    open_node,
+    open_object,
+    open_step,
+    where,
+)
+from holdfast.errors import Corrupt
+from holdfast.model import fold
+from holdfast.model.drafts import EMPTY
+from holdfast.model.nodes import MapRoot, NodeId, Origin
+from holdfast.model.objects import is_pointer, parse_pointer
+from holdfast.model.operations import EditMap, LoadLarge, apply_map
+from holdfast.model.packed import Packed, PackedMap
+from holdfast.model.steps import Step
+from holdfast.model.trees import MissingNode, Rounds, Workspace
+
+T = TypeVar("T")
+
+_OBJECT = 64
+"""About what Python adds to the bytes of each packed value that it holds."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A state as far as it is at hand.
+
+    `root` is the folded state that lies `tail` before it, in nodes of `form`. `known` is an ancestor's packed state, if
+    one is at hand, with the changes since; without changes it is this state's own. The weights are what both take.
+    """
+
+    root: MapRoot
+    form: int
+    tail: tuple[tuple[Origin, EditMap], ...] = ()
+    tail_weight: int = 0
+    known: tuple[PackedMap, tuple[EditMap, ...]] | None = None
+    known_weight: int = 0
+    fresh: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Nodes by id and large values by pointer that are to be stored with this state, and are not yet."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        return 512 + self.tail_weight + self.known_weight
+
+
+class _MissingLarge(Exception):
+    """A computation needs a large value that is not at hand."""
+
+    def __init__(self, pointer: bytes) -> None:
+        self.pointer = pointer
+
+
+class States:
+    """Reads states from a store, through a cache."""
+
+    def __init__(self, backend: Backend, cache: Cache, max_bytes: int) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._max_bytes = max_bytes
+
+    # Holding a state ------------------------------------------------------------------------------------------
+
+    async def hold(self, line: Line, point: Point) -> Held:
+        """The state at a step, as far as it can be had without reading nodes."""
+        held: Held | None = self._cache.get((line, point.hash))
+        if held is None:
+            held = await self._load(line, point)
+            self.keep(line, point.hash, held)
+        return held
+
+    def keep(self, line: Line, commit: bytes, held: Held) -> None:
+        """Remember the state at a commit."""
+        self._cache.put((line, commit), held, held.weight)
+
+    def forget(self, line: Line, commit: bytes) -> None:
+        """Read the state at a commit anew next time."""
+        self._cache.drop((line, commit))
+
+    def keep_nodes(self, ws: Workspace) -> None:
+        """Remember nodes that were just made."""
+        for id, node in ws.created.items():
+            self._cache.put(id, node, len(node) + _OBJECT)
+
+    def demote(self, line: Line, commit: bytes) -> None:
+        """A state that has a successor is not needed much longer."""
+        self._cache.demote((line, commit))
+
+    async def _load(self, line: Line, point: Point) -> Held:
+        steps: list[tuple[Point, Step]] = []
+        branch, last, wanted, commit = point.branch, point.seq, point.tail, point.hash
+        folds: list[Row] = []
+        while True:
+            count = min(wanted, last + 1)
+            queries: list[Query] = [Scan(STEPS, (*line, branch), (last + 1 - count,), (last + 1,))] if count else []
+            on_this_branch = wanted <= last
+            if on_this_branch:
+                queries.append(Get(FOLDS, [(*line, branch, last - wanted)]))
+            found = await self._backend.read(queries)
+            if count:
+                steps[:0] = self._chain(line, found[0], count, commit, point)
+                wanted -= count
+            if on_this_branch:
+                folds = found[-1]
+                break
+            # The rest, or only the folded state, lies before the start of the branch.
+            parents = steps[0][1].header.parents
+            if not parents:
+                break
+            branch, last, commit = parents[0]
+        if wanted:
+            raise Corrupt("the steps that a state is made of do not reach its start", where=where(line, point))
+        tail = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
+        weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+        if steps and not steps[0][1].header.parents:
+            return Held(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)))
+        if not folds:
+            raise Corrupt("a folded state is missing", where=where(line, point), hint=HINT)
+        base = steps[0][1].header.parents[0].commit if steps else point.hash
+        form = folds[0].columns[0]
+        return Held(open_fold(line, folds[0], base), int(form), tail, weight)
+
+    def _chain(self, line: Line, rows: list[Row], count: int, commit: bytes, point: Point) -> list[tuple[Point, Step]]:
+        """Consecutive steps from their rows, each of which must be the parent of the next."""
+        if len(rows) != count:
+            raise Corrupt(f"{count - len(rows)} steps are missing before this one", where=where(line, point), hint=HINT)
+        steps = []
+        for row in reversed(rows):
+            step = open_step(line, row, self._max_bytes)
+            if step.commit != commit:
+                raise Corrupt("a step does not follow its parent", where=where(line, Point.of(row)), hint=HINT)
+            steps.append((Point.of(row), step))
+            commit = step.header.parents[0].commit if step.header.parents else b""
+        return steps[::-1]
+
+    # Having it whole ------------------------------------------------------------------------------------------
+
+    async def packed(self, line: Line, point: Point) -> PackedMap:
+        """The state at a step, packed; large values may stand as pointers."""
+        held = await self.hold(line, point)
+        try:
+            return await self._packed(line, point, held)
+        except MissingNode:
+            # The line may have been rewritten since the state was first looked at.
+            again = await self._load(line, point)
+            if again.form == held.form:
+                raise
+            return await self._packed(line, point, again)
+
+    async def _packed(self, line: Line, point: Point, held: Held) -> PackedMap:
+        if held.known is None:
+            base = await self.nodes(line, held, fold.read(Workspace(), held.root))
+            since = tuple(edit for _, edit in held.tail)
+        else:
+            base, since = held.known
+            if not since:
+                return base
+
+        async def applied(load: LoadLarge) -> PackedMap:
+            whole = base
+            for edit in since:
+                whole = apply_map(edit, whole, load)
+            return whole
+
+        whole = await self.with_large(line, held, applied)
+        self.keep(line, point.hash, replace(held, known=(whole, ()), known_weight=weigh(whole)))
+        return whole
+
+    async def fold(self, line: Line, held: Held) -> tuple[Workspace, MapRoot]:
+        """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""
+        ws = Workspace()
+
+        async def folded(load: LoadLarge) -> MapRoot:
+            return await self.nodes(line, held, fold.fold(ws, held.root, held.tail, load))
+
+        return ws, await self.with_large(line, held, folded)
+
+    async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
+        """The same with every large value in place of its pointer."""
+        pointers = set(_pointers(packed))
+        if not pointers:
+            return packed
+        values = await self.large(line, pointers)
+        return {key: _resolve(value, values) for key, value in packed.items()}
+
+    # Nodes and large values -----------------------------------------------------------------------------------
+
+    async def nodes(self, line: Line, held: Held, rounds: Rounds[T]) -> T:
+        """What a computation over a state's nodes returns; it is sent those it asks for."""
+        try:
+            wanted = next(rounds)
+            while True:
+                wanted = rounds.send(await self._fetch(line, held, wanted))
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    async def _fetch(self, line: Line, held: Held, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
+        found: dict[NodeId, bytes] = {}
+        missing = []
+        for id in ids:
+            node = held.fresh.get(id) or self._cache.get(id)
+            if node is None:
+                missing.append(id)
+            else:
+                found[id] = node
+        if missing:
+            (rows,) = await self._backend.read([Get(NODES, [(*line, held.form, id) for id in missing])])
+            for row in rows:
+                id, node = open_node(line, row)
+                found[id] = node
+                self._cache.put(id, node, len(node) + _OBJECT)
+        return found
+
+    async def large(self, line: Line, pointers: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The values that pointers stand for."""
+        found: dict[bytes, bytes] = {}
+        missing = []
+        for pointer in pointers:
+            value = self._cache.get(pointer)
+            if value is None:
+                missing.append(pointer)
+            else:
+                found[pointer] = value
+        if missing:
+            parsed = {pointer: parse_pointer(pointer) for pointer in missing}
+            answers = await self._backend.read([Get(OBJECTS, object_keys(line, parsed[at])) for at in missing])
+            for pointer, rows in zip(missing, answers, strict=True):
+                found[pointer] = open_object(line, parsed[pointer], rows)
+                self._cache.put(pointer, found[pointer], len(found[pointer]) + _OBJECT)
+        return found
+
+    async def with_large(self, line: Line, held: Held, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
+        """What a computation returns that may ask for large values; it is begun again when one had to be fetched."""
+        at_hand = dict(held.fresh)
+
+        def load(pointer: bytes) -> bytes:
+            if pointer not in at_hand:
+                raise _MissingLarge(pointer)
+            return at_hand[pointer]
+
+        while True:
+            try:
+                return await compute(load)
+            except _MissingLarge as missing:
+                at_hand.update(await self.large(line, [missing.pointer]))
+
+
+def weigh(packed: Packed) -> int:
+    """About how many bytes of memory a packed value takes."""
+    if isinstance(packed, bytes):
+        return len(packed) + _OBJECT
+    if isinstance(packed, list):
+        return sum(map(len, packed)) + _OBJECT * len(packed)
+    return sum(map(weigh, packed.values())) + 2 * _OBJECT * len(packed)
+
+
+def _pointers(packed: Packed) -> Iterable[bytes]:
+    if isinstance(packed, bytes):
+        if is_pointer(packed):
+            yield packed
+    elif isinstance(packed, list):
+        yield from filter(is_pointer, packed)
+    else:
+        for value in packed.values():
+            yield from _pointers(value)
+
+
+def _resolve(packed: Packed, values: Mapping[bytes, bytes]) -> Packed:
+    if isinstance(packed, bytes):
+        return values.get(packed, packed) if is_pointer(packed) else packed
+    if isinstance(packed, list):
+        return [values.get(item, item) if is_pointer(item) else item for item in packed]
+    return {key: _resolve(value, values) for key, value in packed.items()}

@@ -1,0 +1,509 @@
+"""The store: threads of checkpoints, for sync and for async programs.
+
+`Store` and `AsyncStore` have the same operations, written once; those of `AsyncStore` are awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
+
+from holdfast.backends.port import Change, Create, Put, Row, Scan
+from holdfast.backends.spaces import LINES, REFS
+from holdfast.checkpoints import BranchInfo, Checkpoint, Saved, Stats, Thread, to_datetime, to_time
+from holdfast.codec import Codec
+from holdfast.engine.append import Edit, OnConflict, Saving
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import Async, Sync, arun, operation, run
+from holdfast.engine.heads import Head
+from holdfast.engine.lines import NAME, TAG, At, Lines, OnBranch, Place, Summary
+from holdfast.engine.records import Line, Point, check_name, readable
+from holdfast.errors import Invalid, NotFound
+from holdfast.lazy import AsyncLazyState, LazyState
+from holdfast.model.packed import pack_state
+
+Path = str | Sequence[Any]
+"""A channel's name, or the name and keys of dicts below it: `"plan"`, `("memory", "user", "name")`."""
+
+
+class Operations:
+    """What can be done with a store. `Store` and `AsyncStore` have these as methods."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self.engine = engine
+        self.tenant = tenant
+
+    def _line(self, thread: str) -> Line:
+        return Line(self.tenant, check_name(thread, "name of a thread"))
+
+    # Saving ---------------------------------------------------------------------------------------------------
+
+    @operation
+    async def put(
+        self,
+        thread: str,
+        state: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        branch: str | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        kind: str = "save",
+        on_conflict: str = "",
+        if_changed: bool = False,
+    ) -> Checkpoint:
+        """Save the state of a thread as a new checkpoint. Stores what differs from the parent's state.
+
+        The parent is the latest checkpoint, unless one is named by its id, or a branch by its name. If another writer
+        followed the same parent first: without a parent's id, the checkpoint goes on top of what is then the latest;
+        with one, `on_conflict` says whether to open a branch (`"branch"`, the default) or to raise `Conflict`
+        (`"refuse"`).
+
+        An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
+        revision of it. `name` and `tags` are given to the checkpoint as it is saved. With `if_changed`, a state that is
+        just the parent's is not saved: the parent is returned.
+        """
+        line, packed = self._line(thread), pack_state(self._codec, state)
+        at = await self._at(line, parent, branch)
+        about = self._about(line, parent, on_conflict, id, metadata, name, tags, kind)
+        return await self._save(Saving(line, packed, at, **about, if_changed=if_changed))
+
+    @operation
+    async def update(
+        self,
+        thread: str,
+        changes: Mapping[Path, Any],
+        *,
+        remove: Iterable[Path] = (),
+        parent: str | None = None,
+        branch: str | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        kind: str = "update",
+        on_conflict: str = "",
+    ) -> Checkpoint:
+        """Save a checkpoint that differs from its parent in just these places.
+
+        `changes` maps a channel's name, or a tuple of the name and keys of dicts below it, to the new value; `remove`
+        lists such places. Nothing else of the state is read or packed: the cost does not depend on how large it is.
+        The rest is as in `put`.
+        """
+        line, edit = self._line(thread), self._parts(thread, changes, remove)
+        at = await self._at(line, parent, branch)
+        about = self._about(line, parent, on_conflict, id, metadata, name, tags, kind)
+        return await self._save(Saving(line, edit, at, **about))
+
+    @operation
+    async def restore(
+        self,
+        thread: str,
+        id: str | None = None,
+        *,
+        name: str | None = None,
+        step: int | None = None,
+        time: datetime | None = None,
+    ) -> Checkpoint:
+        """Save a new checkpoint, on top of the latest, whose state is that of an older one. Nothing is undone."""
+        line = self._line(thread)
+        point = await self._find(line, id, name=name, step=step, time=time)
+        packed = await self.engine.states.resolved(line, await self.engine.states.packed(line, point))
+        about = self._about(line, None, "", None, {"restored": point.id}, None, (), "restore")
+        return await self._save(Saving(line, packed, None, **about))
+
+    def transaction(self) -> Transaction:
+        """Several checkpoints, of one thread or many, saved all or none when the block ends without an error.
+
+        ::
+
+            with store.transaction() as together:  # async with, on an AsyncStore
+                together.put("planner", {"plan": plan})
+                together.update("worker", {"task": plan[0]})
+        """
+        return Transaction(self)
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    @operation
+    async def get(
+        self,
+        thread: str,
+        id: str | None = None,
+        *,
+        name: str | None = None,
+        branch: str | None = None,
+        step: int | None = None,
+        time: datetime | None = None,
+        lazy: bool = False,
+    ) -> Saved:
+        """A checkpoint and its state: the latest of a thread, or one named in one of these ways.
+
+        `name` is a name it was given; `branch` takes the last one of a branch; `step` the one of that number (on that
+        branch, or on the first); `time` what was the latest then. The state's values are fresh objects, the caller's
+        own. With `lazy` nothing of the state is fetched until it is touched. Raises `NotFound`.
+        """
+        line = self._line(thread)
+        point = await self._find(line, id, name=name, branch=branch, step=step, time=time)
+        (head,) = await self.engine.heads.describe(line, [point])
+        if lazy:
+            partial = self.engine.partial(line, point)
+            state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
+        else:
+            state = await self.engine.state(line, point)
+        return Saved(**self._fields(line, head), state=state)
+
+    @operation
+    async def log(
+        self,
+        thread: str,
+        *,
+        before: str | None = None,
+        limit: int | None = None,
+        tag: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> list[Checkpoint]:
+        """The checkpoints of a thread, the latest first, without their states.
+
+        `before` an id; with a `tag`; with these entries in their `metadata`.
+        """
+        line = self._line(thread)
+        tagged = None if tag is None else {id for _, id in await self.engine.lines.refs(line, TAG, tag)}
+        found: list[Checkpoint] = []
+        while limit is None or len(found) < limit:
+            page = 256 if limit is None or tag is not None or metadata else limit - len(found)
+            rows = await self.engine.lines.history(line, before=before or "", limit=page)
+            points = [Point.of(row) for row in rows]
+            for head in await self.engine.heads.describe(line, points, rows):
+                checkpoint = Checkpoint(**self._fields(line, head))
+                if tagged is not None and checkpoint.id not in tagged:
+                    continue
+                if metadata and any(checkpoint.metadata.get(key) != value for key, value in metadata.items()):
+                    continue
+                found.append(checkpoint)
+            if len(rows) < page:
+                break
+            before = points[-1].id
+        return found if limit is None else found[:limit]
+
+    @operation
+    async def threads(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Thread]:
+        """The threads of this tenant by name: those that start with a prefix, those after a name."""
+        return [_thread(summary) for summary in await self._lines.listing(self.tenant, prefix, after, limit)]
+
+    @operation
+    async def thread(self, thread: str) -> Thread:
+        """A thread at a glance. Raises `NotFound`."""
+        return _thread(await self._lines.summary(self._line(thread)))
+
+    @operation
+    async def stats(self) -> Stats:
+        """The store in figures: its size, this tenant's threads, and what the cache holds."""
+        cache, backend = self.engine.ground.cache, self.engine.ground.backend
+        threads, after = 0, ""
+        while True:
+            scan = Scan(LINES, (self.tenant,), start=(after,), limit=1000, bodies=False)
+            (rows,) = await backend.read([scan])
+            threads += len(rows)
+            if len(rows) < 1000:
+                break
+            after = str(rows[-1].key[1]) + "\0"
+        size = await backend.size()
+        return Stats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
+
+    # Names, tags, branches ------------------------------------------------------------------------------------
+
+    @operation
+    async def name(self, thread: str, name: str, id: str | None = None, *, move: bool = False) -> None:
+        """Give a checkpoint a name, by which `get` finds it. One checkpoint of a thread can have it."""
+        await self._refer(thread, NAME, name, id, move=move)
+
+    @operation
+    async def tag(self, thread: str, tag: str, id: str | None = None) -> None:
+        """Give a checkpoint a tag. Any number can have it; `log` finds them."""
+        await self._refer(thread, TAG, tag, id, move=True)
+
+    @operation
+    async def untag(self, thread: str, tag: str, id: str | None = None) -> None:
+        """Take a tag away from one checkpoint, or from all of the thread."""
+        await self._lines.drop_ref(self._line(thread), TAG, tag, id)
+
+    @operation
+    async def names(self, thread: str) -> dict[str, str]:
+        """The names in a thread, and the ids of the checkpoints that have them."""
+        return dict(await self._lines.refs(self._line(thread), NAME))
+
+    @operation
+    async def tags(self, thread: str) -> dict[str, list[str]]:
+        """The tags in a thread, and the ids of the checkpoints that have them."""
+        found: dict[str, list[str]] = {}
+        for tag, id in await self._lines.refs(self._line(thread), TAG):
+            found.setdefault(tag, []).append(id)
+        return found
+
+    @operation
+    async def fork(self, thread: str, id: str | None = None, *, branch: str, step: int | None = None) -> BranchInfo:
+        """Start a branch with a name at a checkpoint. Copies nothing; `put(..., branch=name)` goes on from there."""
+        line = self._line(thread)
+        check_name(branch, "name of a branch")
+        if not branch:
+            raise Invalid("the name of a branch is not empty", where=f"thread {thread!r}")
+        point = await self._find(line, id, step=step)
+        made = await self._lines.fork(line, point, branch)
+        return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created))
+
+    @operation
+    async def branches(self, thread: str) -> list[BranchInfo]:
+        """The branches of a thread; the first is `main`. Those that writers opened in a conflict have no name."""
+        line = self._line(thread)
+        info = await self._lines.fresh_info(line)
+        if info is None:
+            raise NotFound("there is no such thread", where=f"thread {thread!r}", hint="See threads()")
+        found = [BranchInfo(0, "main", None, to_datetime(info.created))]
+        for branch in await self._lines.branches(line):
+            base = None
+            if branch.base_length:
+                base = (await self._lines.find(line, Place(branch.base_branch, branch.base_length - 1))).id
+            found.append(BranchInfo(branch.branch, branch.name, base, to_datetime(branch.created)))
+        return found
+
+    # Removing, closing ----------------------------------------------------------------------------------------
+
+    @operation
+    async def delete(self, thread: str) -> bool:
+        """Delete a thread with everything that belongs to it. False if there is none."""
+        return await self._lines.delete(self._line(thread))
+
+    @operation
+    async def compact(self, thread: str) -> None:
+        """Store a thread anew, as densely as can be, under the same hashes. Writers and readers go on meanwhile."""
+        await self.engine.rewriter.refold(self._line(thread))
+        await self.engine.ground.backend.tidy()
+
+    @operation
+    async def close(self) -> None:
+        """Let go of the store. Waits for what is being saved; closing again does nothing."""
+        await self.engine.ground.backend.close()
+        self.engine.ground.cache.clear()
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _lines(self) -> Lines:
+        return self.engine.lines
+
+    @property
+    def _codec(self) -> Codec:
+        return self.engine.ground.codec
+
+    def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
+        put = {_path(path): value for path, value in changes.items()}
+        return self.engine.parts(self._line(thread), put, [_path(path) for path in remove])
+
+    def _about(
+        self,
+        line: Line,
+        parent: str | None,
+        on_conflict: str,
+        id: str | None,
+        metadata: Mapping[str, Any] | None,
+        name: str | None,
+        tags: Iterable[str],
+        kind: str,
+    ) -> dict[str, Any]:
+        """What a `Saving` holds besides the state and its parent."""
+        if on_conflict not in ("", "branch", "refuse"):
+            raise Invalid(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
+        how = OnConflict.RETRY if parent is None and not on_conflict else OnConflict(on_conflict or "branch")
+        if id is not None and not check_name(id, "id of a checkpoint"):
+            raise Invalid("the id of a checkpoint is not empty", where=f"line {line}")
+        refs = [(NAME, check_name(name, "name of a checkpoint"))] if name is not None else []
+        refs += [(TAG, check_name(tag, "tag")) for tag in tags]
+        about: dict[str, Any] = {"on_conflict": how, "id": id or "", "kind": kind}
+        if refs:
+            about["riders"] = self._riders(line, refs)
+        if metadata:
+            plain = dict(metadata)
+            about["metadata"], about["readable"] = self._codec.pack(plain), readable(self._codec, plain)
+        return about
+
+    def _riders(self, line: Line, refs: list[tuple[str, str]]) -> Callable[[str], list[Change]]:
+        now = self.engine.ground.clock()
+
+        def riders(id: str) -> list[Change]:
+            changes: list[Change] = []
+            for kind, name in refs:
+                row = Row((*line, kind, name, "" if kind == NAME else id), (id, now))
+                changes.append(Create(REFS, row) if kind == NAME else Put(REFS, row))
+            return changes
+
+        return riders
+
+    async def _at(self, line: Line, parent: str | None, branch: str | None) -> At:
+        """Where a checkpoint goes that follows a parent, or the head of a branch."""
+        if branch is None:
+            return parent
+        if parent is not None:
+            raise Invalid("a checkpoint follows a parent or the head of a branch: name one of them")
+        return OnBranch(await self._lines.branch(line, branch))
+
+    async def _save(self, saving: Saving) -> Checkpoint:
+        (checkpoint,) = await self._save_all([saving])
+        return checkpoint
+
+    async def _save_all(self, savings: list[Saving]) -> list[Checkpoint]:
+        points = await self.engine.rebaser.save(*savings)
+        found = []
+        for saving, point in zip(savings, points, strict=True):
+            (head,) = await self.engine.heads.describe(saving.line, [point])
+            found.append(Checkpoint(**self._fields(saving.line, head)))
+        return found
+
+    async def _find(
+        self,
+        line: Line,
+        id: str | None = None,
+        *,
+        name: str | None = None,
+        branch: str | None = None,
+        step: int | None = None,
+        time: datetime | None = None,
+    ) -> Point:
+        """The one step that is meant."""
+        given = [each for each in (id, name, time) if each is not None]
+        if len(given) + (branch is not None or step is not None) > 1:
+            raise Invalid("a checkpoint is named in one way: by id, by name, by time, or by branch and step")
+        if time is not None:
+            return await self._lines.at_time(line, to_time(time))
+        at: At = id
+        if name is not None:
+            owners = await self._lines.refs(line, NAME, name)
+            if not owners:
+                raise NotFound(f"no checkpoint has the name {name!r}", where=f"line {line}", hint="See names()")
+            at = owners[0][1]
+        elif step is not None:
+            at = Place(0 if branch is None else await self._lines.branch(line, branch), step)
+        elif branch is not None:
+            at = OnBranch(await self._lines.branch(line, branch))
+        return await self._lines.find(line, at)
+
+    async def _refer(self, thread: str, kind: str, name: str, id: str | None, *, move: bool) -> None:
+        line = self._line(thread)
+        check_name(name, kind)
+        point = await self._find(line, id)
+        await self._lines.set_ref(line, kind, name, point.id, move=move)
+
+    def _fields(self, line: Line, head: Head) -> dict[str, Any]:
+        """The fields of a `Checkpoint`."""
+        point, header = head.point, head.header
+        return {
+            "thread": line.name,
+            "id": point.id,
+            "parent": head.parent,
+            "branch": point.branch,
+            "step": point.seq,
+            "time": to_datetime(point.time),
+            "kind": point.kind,
+            "hash": point.hash.hex(),
+            "metadata": self._codec.unpack(header.metadata),
+            "stamp": header.stamp,
+            "schema": header.schema,
+        }
+
+
+def _path(path: Path) -> tuple[Any, ...]:
+    return (path,) if isinstance(path, str) else tuple(path)
+
+
+def _thread(summary: Summary) -> Thread:
+    latest = None if summary.latest is None else summary.latest.id
+    created, updated = to_datetime(summary.created), to_datetime(summary.updated)
+    return Thread(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
+
+
+class Store(Sync, Operations):
+    """A store whose operations return when they are done. Safe to use from many threads at a time."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+
+class AsyncStore(Async, Operations):
+    """A store whose operations are awaited."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.close()
+
+
+class Transaction:
+    """Checkpoints to be saved together. See `Store.transaction`."""
+
+    def __init__(self, store: Operations) -> None:
+        self._store = store
+        self._savings: list[Saving] = []
+        self.checkpoints: list[Checkpoint] = []
+        """What was saved, in the order in which it was asked for; empty until then."""
+
+    def put(
+        self,
+        thread: str,
+        state: Mapping[str, Any],
+        *,
+        parent: str | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        kind: str = "save",
+        on_conflict: str = "",
+    ) -> None:
+        """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
+        line, packed = self._store._line(thread), pack_state(self._store._codec, state)
+        about = self._store._about(line, parent, on_conflict, id, metadata, name, tags, kind)
+        self._savings.append(Saving(line, packed, parent, **about))
+
+    def update(
+        self,
+        thread: str,
+        changes: Mapping[Path, Any],
+        *,
+        remove: Iterable[Path] = (),
+        parent: str | None = None,
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        kind: str = "update",
+        on_conflict: str = "",
+    ) -> None:
+        """Change parts of a thread's state, as `Store.update` does."""
+        line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
+        about = self._store._about(line, parent, on_conflict, id, metadata, name, tags, kind)
+        self._savings.append(Saving(line, edit, parent, **about))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            run(self._commit())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            await arun(self._commit())
+
+    async def _commit(self) -> None:
+        if self._savings:
+            self.checkpoints = await self._store._save_all(self._savings)

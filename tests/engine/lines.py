@@ -1,0 +1,48 @@
+"""Stores to test with, and a clock that goes as told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.port import Backend
+from holdfast.backends.registry import backend_for
+from holdfast.engine.append import Saving
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Line
+from holdfast.model.packed import pack_state
+from holdfast.store import Store
+
+KINDS = ("memory", "sqlite")
+
+
+def backend(kind: str, folder: Path) -> Backend:
+    """A new store of a kind, or the one that is there."""
+    url = "memory://" if kind == "memory" else f"sqlite:///{folder}/store.db"
+    return run(backend_for(url).open(url))
+
+
+class Clock:
+    """Tells the time it was told, a microsecond later each time."""
+
+    def __init__(self, now: int = 1_700_000_000_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        self.now += 1000
+        return self.now
+
+
+def store_on(backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 20, clock: Any = None) -> Store:
+    """A store with settings that a user has no need of."""
+    ground = Ground(backend, Cache(cache_bytes), clock=clock or Clock(), fold_every=fold_every)
+    return Store(Engine(ground), "")
+
+
+def saving(engine: Engine, line: Line, state: Mapping[str, Any], **more: Any) -> Saving:
+    """What the engine is given to save a state."""
+    return Saving(line, pack_state(engine.ground.codec, state), **more)

@@ -1,0 +1,100 @@
+"""Several writers are killed at any moment, again and again: nothing that they were told is saved is lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.drivers import run
+from holdfast.errors import NotFound
+from tests.engine.writer import state_of
+
+WRITERS = ("ann", "bob", "cid")
+
+
+def one_round(url: str, chance: random.Random, acknowledged: dict[str, dict[str, tuple[str, int]]]) -> None:
+    """Start writers, kill them after a while, and note what they were told."""
+    command = [sys.executable, "-m", "tests.engine.writer", url]
+    writers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in WRITERS]
+    try:
+        first = writers[0].stdout
+        assert first is not None
+        said = [first.readline()]  # they are under way
+        time.sleep(chance.uniform(0, 0.25))
+    finally:
+        for writer in writers:
+            writer.kill()
+    deleting: set[str] = set()
+    for writer in writers:
+        out, _ = writer.communicate()
+        assert writer.returncode == -signal.SIGKILL, "a writer ended by itself"
+        for line in said + out.splitlines(keepends=True):
+            if not line.endswith("\n"):
+                continue  # cut off while speaking: not told
+            what, thread, *rest = line[:-1].split("\t")
+            if what == "saved":
+                id, by, number = rest
+                acknowledged.setdefault(thread, {})[id] = (by, int(number))
+            elif what == "deleting":
+                deleting.add(thread)
+            else:
+                deleting.discard(thread)
+                acknowledged.pop(thread, None)
+        said = []
+    for thread in deleting:  # may be there or not
+        if not has(url, thread):
+            acknowledged.pop(thread, None)
+
+
+def has(url: str, thread: str) -> bool:
+    with holdfast.open(url) as store:
+        try:
+            store.thread(thread)
+        except NotFound:
+            return False
+        return True
+
+
+def check(url: str, acknowledged: dict[str, dict[str, tuple[str, int]]], recent: int) -> None:
+    """What was acknowledged is there, and everything that is there is whole."""
+    with holdfast.open(url) as store:
+        for thread, ids in acknowledged.items():
+            log = store.log(thread)
+            assert ids.keys() <= {checkpoint.id for checkpoint in log}, thread
+            for checkpoint in log[:recent]:
+                state = store.get(thread, checkpoint.id).state
+                assert state == state_of(state["by"], state["number"])
+                assert checkpoint.metadata["number"] == state["number"]
+                if checkpoint.id in ids:
+                    assert ids[checkpoint.id] == (state["by"], state["number"])
+
+
+def rounds(folder: Path, count: int, seed: int) -> None:
+    url = f"sqlite:///{folder}/store.db"
+    chance = random.Random(seed)
+    acknowledged: dict[str, dict[str, tuple[str, int]]] = {}
+    for _ in range(count):
+        one_round(url, chance, acknowledged)
+        check(url, acknowledged, recent=30)
+    check(url, acknowledged, recent=10**6)
+    assert sum(map(len, acknowledged.values())) > count
+    with holdfast.open(url) as store:
+        assert run(store.engine.ground.backend.check()) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_writers_lose_nothing(tmp_path: Path, seed: int) -> None:
+    rounds(tmp_path, 25, seed)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_killed_a_thousand_times(tmp_path: Path, seed: int) -> None:
+    rounds(tmp_path, 100, seed)
