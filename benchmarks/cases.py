@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from benchmarks.measure import in_turns
+from benchmarks.measure import Figure, in_turns
 from holdfast.codec import Codec
 from holdfast.model import diff_maps, flatten, pack_state
 from holdfast.model.drafts import EMPTY
@@ -21,22 +20,6 @@ from holdfast.model.trees import Workspace
 
 codec = Codec()
 langgraph = JsonPlusSerializer()
-
-
-class Figure(NamedTuple):
-    """One measured figure. `floor`: it must not fall below; `ceiling`: it must not rise above."""
-
-    name: str
-    value: float
-    unit: str
-    floor: float | None = None
-    ceiling: float | None = None
-    note: str = ""
-
-    @property
-    def holds(self) -> bool:
-        above = self.floor is None or self.value >= self.floor
-        return above and (self.ceiling is None or self.value <= self.ceiling)
 
 
 _words = [
@@ -167,4 +150,4 @@ def folding() -> list[Figure]:
     ]
 
 
-CASES: tuple[Callable[[], list[Figure]], ...] = (codec_against_langgraph, typical_agent, diff_of_long_lists, folding)
+CASES = (codec_against_langgraph, typical_agent, diff_of_long_lists, folding)

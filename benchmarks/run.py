@@ -8,14 +8,15 @@ import pathlib
 import platform
 import sys
 
-from benchmarks.cases import CASES, Figure
+from benchmarks import cases, store_cases
+from benchmarks.measure import Figure
 
 OUTPUT = pathlib.Path("build/bench.json")
 
 
 def measure(check: bool) -> list[Figure]:
     figures = []
-    for case in CASES:
+    for case in (*cases.CASES, *store_cases.CASES):
         print(f"… {(case.__doc__ or case.__name__).splitlines()[0]}", file=sys.stderr)
         found = case()
         if check and not all(figure.holds for figure in found):
