@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import apsw
@@ -14,12 +16,13 @@ import apsw.sqlite_extra
 
 from holdfast.backends.sqlite_errors import BUSY
 from holdfast.backends.sqlite_layout import APPLICATION_ID, VERSION, schema
-from holdfast.errors import Config, Denied, Unsupported
+from holdfast.errors import Config, Corrupt, Denied, Unsupported
 
 T = TypeVar("T")
 
 _CHECKSUM_VFS = "cksmvfs"
 _CHECKSUM_BYTES = 8
+_SMALLEST_PAGE = 512
 
 
 class Settings(NamedTuple):
@@ -188,7 +191,18 @@ def _is_ours(connection: apsw.Connection, url: str) -> bool:
         return True
     if application or connection.execute("SELECT count(*) FROM sqlite_schema").get:
         raise Config("this is another application's database", where=url, hint="Name a file of holdfast's own")
+    _check_length(connection.filename, url)
     return False
+
+
+def _check_length(path: str, url: str) -> None:
+    """SQLite takes a file that is shorter than any page for an empty one, and would write over what is left of it."""
+    with contextlib.suppress(FileNotFoundError):
+        size = Path(path).stat().st_size
+        if 0 < size < _SMALLEST_PAGE:
+            raise Corrupt(
+                f"the file has {size} bytes, and no store is that short", where=url, hint="Restore it from a backup"
+            )
 
 
 def _make(connection: apsw.Connection, url: str) -> None:
