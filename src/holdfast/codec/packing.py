@@ -277,6 +277,8 @@ def _encode_batch(values: list[Any], room: int) -> list[bytes] | None:
             rows = zip(repeat(None), map(_SHAPED_MODELS.__getitem__, kinds), fields, strict=False)
             encoded = list(map(_encode, rows))
             return encoded if _unchanged(levels) else None
+        if distinct <= _SCALARS:
+            return list(map(_encode, values))
         if distinct <= _PLAIN:
             levels = _plain_levels(values, room)
             encoded = list(map(_encode, values)) if levels else []

@@ -8,10 +8,11 @@ matters to what it *is*: `flatten` gives the same bytes for all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import NoneType
 from typing import Any, TypeAlias
 
-from holdfast.codec import Codec, wire
+from holdfast.codec import Codec, default_codec, wire
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 
 Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
@@ -36,7 +37,7 @@ def pack_state(codec: Codec, state: Mapping[str, Any]) -> PackedMap:
         if type(name) is not str:
             raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
     try:
-        return _pack_map(codec, dict(state))
+        return _pack_map(codec, dict(state), list(map(_pack_name, state)))
     except HoldfastError:
         codec.pack(dict(state))  # fails for the same reason, and knows the whole path
         raise
@@ -57,19 +58,25 @@ def unpack(codec: Codec, packed: Packed) -> Any:
     return {key: unpack(codec, value) for key, value in zip(keys, packed.values(), strict=True)}
 
 
-def _pack_map(codec: Codec, value: dict[Any, Any]) -> PackedMap:
+@lru_cache(4096)
+def _pack_name(name: str) -> bytes:
+    """A channel's name, packed. States of an agent have the same few."""
+    return wire.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
+
+
+def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes]) -> PackedMap:
     """Large containers are taken apart; everything else is packed in one batch."""
     packed: PackedMap = {}
     whole: dict[bytes, Any] = {}
-    for key, item in zip(codec.pack_items(value), value.values(), strict=True):
+    for key, item in zip(keys, value.values(), strict=True):
         packed[key] = b""  # keeps the key's place in the order
         if type(item) is list and item and not _NUMBERS.issuperset(map(type, item)):
             packed[key] = codec.pack_items(item)
         elif type(item) is dict and len(item) > 16 and _SCALARS.issuperset(map(type, item)):
-            packed[key] = _pack_map(codec, item)
+            packed[key] = _pack_map(codec, item, codec.pack_items(item))
         else:
             whole[key] = item
-    for (key, item), data in zip(whole.items(), codec.pack_items(whole.values()), strict=True):
+    for (key, item), data in zip(whole.items(), codec.pack_items(whole.values()) if whole else (), strict=True):
         apart = as_map(data) if type(item) is dict and len(data) >= SMALL else None
         packed[key] = data if apart is None else apart
     return packed

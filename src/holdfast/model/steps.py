@@ -54,40 +54,48 @@ class Header:
         return _sha256(encode([self.time, self.stamp, self.kind, self.schema, self.metadata]))
 
 
+Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Each channel's stored operation, by the channel's packed name."""
+
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """A digest of each channel's stored operation, by the channel's packed name; last, of removals and order."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step:
     """One step of a line: header, and what it changed of its first parent's state."""
 
     header: Header
     edit: EditMap = field(default_factory=EditMap)
+    _stored: Stored | None = field(default=None, init=False, repr=False, compare=False)
+    _commit: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
-    @cached_property
-    def stored(self) -> tuple[tuple[bytes, bytes], ...]:
+    @property
+    def stored(self) -> Stored:
         """Each channel's operation as it is stored; last, under no name, removals and order."""
-        changes = [(key, encode_operation(operation)) for key, operation in self.edit.put]
-        rest = EditMap(self.edit.removed, (), self.edit.moved)
-        return (*changes, (b"", encode_operation(rest)))
+        if self._stored is None:
+            changes = [(key, encode_operation(operation)) for key, operation in self.edit.put]
+            rest = encode_operation(EditMap(self.edit.removed, (), self.edit.moved))
+            self._stored = (*changes, (b"", rest))
+        return self._stored
 
-    @cached_property
+    @property
     def digests(self) -> Digests:
         """What the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
         return tuple((key, _sha256(operation)) for key, operation in self.stored)
 
-    @cached_property
+    @property
     def commit(self) -> bytes:
         """The commit hash."""
-        return commit_hash(self.header, self.digests)
+        if self._commit is None:
+            self._commit = commit_hash(self.header, self.digests)
+        return self._commit
 
     def encode(self) -> bytes:
         """The stored form."""
         header = self.header
-        parents = [list(parent) for parent in header.parents]
-        fields = [header.id, parents, header.time, header.stamp, header.kind, header.schema, header.metadata]
-        return encode([fields, [part for pair in self.stored for part in pair], self.commit])
+        fields = (header.id, header.parents, header.time, header.stamp, header.kind, header.schema, header.metadata)
+        return encode((fields, [part for pair in self.stored for part in pair], self.commit))
 
     @classmethod
     def decode(cls, data: bytes) -> Step:
@@ -101,7 +109,7 @@ class Step:
         if not isinstance(rest, EditMap):
             raise Corrupt("a stored step holds no changes of a state")
         step = cls(_header(fields), EditMap(rest.removed, tuple(operations), rest.moved))
-        step.__dict__["stored"] = stored  # what the hash covers is what is there
+        step._stored = stored  # what the hash covers is what is there
         if step.commit != commit:
             raise Corrupt("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
         return step
@@ -131,7 +139,7 @@ _HINT = "Verify the line, and repair it from a mirror or a backup"
 def commit_hash(header: Header, digests: Digests) -> bytes:
     """The hash that names a step and everything before it."""
     parents = [parent.commit for parent in header.parents]
-    return _sha256(encode([_COMMIT, parents, header.id, header.digest(), [list(pair) for pair in digests]]))
+    return _sha256(encode((_COMMIT, parents, header.id, header.digest(), digests)))
 
 
 def _sha256(data: bytes) -> bytes:
