@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -20,8 +20,7 @@ def to_time(moment: datetime) -> int:
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1) * 1000 + 999
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed. `branch` and `step` are its place, `hash`
@@ -36,16 +35,26 @@ class Checkpoint:
     time: datetime
     kind: str
     hash: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any]
     stamp: str = ""
     schema: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved(Checkpoint):
+class Saved(NamedTuple):
     """A checkpoint with the state it holds: a dict, or a lazy one (`holdfast.lazy`) if that was asked for."""
 
-    state: Any = None
+    thread: str
+    id: str
+    parent: str | None
+    branch: int
+    step: int
+    time: datetime
+    kind: str
+    hash: str
+    metadata: Mapping[str, Any]
+    stamp: str
+    schema: str
+    state: Any
 
 
 @dataclass(frozen=True, slots=True)

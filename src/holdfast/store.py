@@ -154,7 +154,7 @@ class Operations:
             state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
         else:
             state = await self.engine.state(line, point)
-        return Saved(**self._fields(line, head), state=state)
+        return Saved(*self._fields(line, head), state)
 
     @operation
     async def log(
@@ -178,7 +178,7 @@ class Operations:
             rows = await self.engine.lines.history(line, before=before or "", limit=page)
             points = [Point.of(row) for row in rows]
             for head in await self.engine.heads.describe(line, points, rows):
-                checkpoint = Checkpoint(**self._fields(line, head))
+                checkpoint = Checkpoint(*self._fields(line, head))
                 if tagged is not None and checkpoint.id not in tagged:
                     continue
                 if metadata and any(checkpoint.metadata.get(key) != value for key, value in metadata.items()):
@@ -259,9 +259,7 @@ class Operations:
     async def branches(self, thread: str) -> list[BranchInfo]:
         """The branches of a thread; the first is `main`. Those that writers opened in a conflict have no name."""
         line = self._line(thread)
-        info = await self._lines.fresh_info(line)
-        if info is None:
-            raise NotFound("there is no such thread", where=f"thread {thread!r}", hint="See threads()")
+        info = await self._lines.info(line)
         found = [BranchInfo(0, "main", None, to_datetime(info.created))]
         for branch in await self._lines.branches(line):
             base = None
@@ -359,7 +357,7 @@ class Operations:
         found = []
         for saving, point in zip(savings, points, strict=True):
             (head,) = await self.engine.heads.describe(saving.line, [point])
-            found.append(Checkpoint(**self._fields(saving.line, head)))
+            found.append(Checkpoint(*self._fields(saving.line, head)))
         return found
 
     async def _find(
@@ -373,6 +371,8 @@ class Operations:
         time: datetime | None = None,
     ) -> Point:
         """The one step that is meant."""
+        if name is None and branch is None and step is None and time is None:
+            return await self._lines.find(line, id)
         given = [each for each in (id, name, time) if each is not None]
         if len(given) + (branch is not None or step is not None) > 1:
             raise Invalid("a checkpoint is named in one way: by id, by name, by time, or by branch and step")
@@ -396,22 +396,26 @@ class Operations:
         point = await self._find(line, id)
         await self._lines.set_ref(line, kind, name, point.id, move=move)
 
-    def _fields(self, line: Line, head: Head) -> dict[str, Any]:
-        """The fields of a `Checkpoint`."""
+    def _fields(self, line: Line, head: Head) -> _Fields:
+        """The fields of a `Checkpoint`, in order."""
         point, header = head.point, head.header
-        return {
-            "thread": line.name,
-            "id": point.id,
-            "parent": head.parent,
-            "branch": point.branch,
-            "step": point.seq,
-            "time": to_datetime(point.time),
-            "kind": point.kind,
-            "hash": point.hash.hex(),
-            "metadata": self._codec.unpack(header.metadata),
-            "stamp": header.stamp,
-            "schema": header.schema,
-        }
+        metadata = self._codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
+        return (
+            line.name,
+            point.id,
+            head.parent,
+            point.branch,
+            point.seq,
+            to_datetime(point.time),
+            point.kind,
+            point.hash.hex(),
+            metadata,
+            header.stamp,
+            header.schema,
+        )
+
+
+_Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str]
 
 
 def _path(path: Path) -> tuple[Any, ...]:

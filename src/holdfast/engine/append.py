@@ -8,16 +8,16 @@ tries again on top of the winner, as the caller wants.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from holdfast.backends.port import Change, Create, Ensure, Put, Row
+from holdfast.backends.port import Change, Create, Ensure, Put
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
 from holdfast.engine.ground import Ground
-from holdfast.engine.heads import Head, Heads
+from holdfast.engine.heads import Head
 from holdfast.engine.ids import new_id
-from holdfast.engine.lines import At, Lines, OnBranch, Place, Root
+from holdfast.engine.lines import At, Lines, Memo, OnBranch, Place, Root
 from holdfast.engine.records import (
     Branch,
     Info,
@@ -61,7 +61,7 @@ Edit: TypeAlias = "Callable[[Point | None, Held | None], Awaitable[EditMap]]"
 """Works out what to change of the parent's state, given the parent as of the attempt."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Saving:
     """What is to be appended: a whole packed state, or an edit of the parent's."""
 
@@ -110,14 +110,17 @@ class _Condition(Enum):
     RIDER = "the caller's own"
 
 
+class IdTaken(Exception):
+    """Another step has got the id meanwhile."""
+
+
 class Appender:
     """Appends steps to lines."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads) -> None:
+    def __init__(self, ground: Ground, lines: Lines, states: States) -> None:
         self._ground = ground
         self._lines = lines
         self._states = states
-        self._heads = heads
 
     async def append(self, *savings: Saving) -> list[Point]:
         """Append one step to each of some lines, all or none; several to one line follow each other."""
@@ -145,7 +148,10 @@ class Appender:
                     self.remember(each)
                 return [each.point for each in prepared]
             number, condition = _which(prepared, failed)
-            await self._lines.fresh_info(savings[number].line)
+            line, id = savings[number].line, savings[number].id
+            await self._lines.look(line)
+            if id and await self._lines.existing(line, id) is not None:
+                raise IdTaken(id)
             if condition is _Condition.STEP:
                 self._place_taken(prepared[number], taken.setdefault(number, []))
             elif condition is _Condition.RIDER:
@@ -161,9 +167,9 @@ class Appender:
     async def _start_over(self, savings: Sequence[Saving]) -> None:
         """Forget what was remembered of the lines."""
         for saving in savings:
-            info = await self._lines.fresh_info(saving.line)
-            if info is not None:
-                parent = await self._parent(saving, info)
+            memo = await self._lines.look(saving.line)
+            if memo is not None:
+                parent = await self._parent(saving, memo)
                 if parent is not None:
                     self._states.forget(saving.line, parent.hash)
 
@@ -184,33 +190,37 @@ class Appender:
         for each in reversed(before):
             if each.saving.line == line and saving.parent in (None, each.point.id):
                 return await self.prepare(saving, each.info, each.point, each.held)
-        info = await self._lines.info(line)
-        if info is None:
+        memo = await self._lines.memo(line)
+        if memo is None:
             if saving.parent is not None and not isinstance(saving.parent, Root):
                 await self._lines.find(line, saving.parent)  # says what is wrong
             info = self._lines.new_info()
-            return await self.prepare(saving, info, None, None, Create(LINES, info_row(line, info)))
-        parent = await self._parent(saving, info)
+            return await self.prepare(saving, info, None, None, [Create(LINES, info_row(line, info))])
+        info = memo.info
+        parent = await self._parent(saving, memo)
         held = None if parent is None else await self._states.hold(line, parent)
-        if parent is not None and held is not None and held.form not in (0, info.form):
+        if held is not None and held.form not in (0, info.form):
             raise MissingNode("a line was rewritten")
-        tries = taken.count(b"" if parent is None else parent.hash)
+        tries = taken.count(b"" if parent is None else parent.hash) if taken else 0
         # Where only the latest was meant, the one who was first is the latest by now; unless its id is lower.
-        branch = tries > (saving.on_conflict is OnConflict.RETRY)
-        place = Place(await self._lines.free_branch(line), 0) if branch else None
+        if tries > (saving.on_conflict is OnConflict.RETRY):
+            branch = Place(await self._lines.free_branch(line), 0)
+            fresh = info._replace(version=info.version + 1)
+            return await self.prepare(
+                saving, fresh, parent, held, self._lines.renewed(line, info), branch, new_branch=True
+            )
+        place = None
         if isinstance(saving.parent, OnBranch) and parent is not None and parent.branch != saving.parent.branch:
             place = Place(saving.parent.branch, 0)  # the first step of its own
-        condition = self._lines.unchanged(line, info)
-        return await self.prepare(saving, info, parent, held, condition, place, new_branch=branch)
+        return await self.prepare(saving, info, parent, held, [self._lines.unchanged(line, info)], place)
 
-    async def _parent(self, saving: Saving, info: Info) -> Point | None:
-        if saving.parent is None:
-            return await self._lines.newest(saving.line)
-        if isinstance(saving.parent, Root):
+    async def _parent(self, saving: Saving, memo: Memo) -> Point | None:
+        at, point = saving.parent, memo.point
+        if at is None:
+            return point if memo.sole else await self._lines.newest(saving.line)
+        if isinstance(at, Root):
             return None
-        if isinstance(saving.parent, str):
-            return await self._lines.find_for_append(saving.line, info, saving.parent)
-        return await self._lines.find(saving.line, saving.parent)
+        return point if point is not None and point.id == at else await self._lines.find(saving.line, at)
 
     async def prepare(
         self,
@@ -218,7 +228,7 @@ class Appender:
         info: Info,
         parent: Point | None,
         held: Held | None,
-        condition: Change | None = None,
+        conditions: Sequence[Change] = (),
         place: Place | None = None,
         *,
         new_branch: bool = False,
@@ -235,7 +245,7 @@ class Appender:
         header = Header(id, parents, time, saving.stamp, saving.kind, saving.schema, saving.metadata)
         step = Step(header, edit)
         objects: dict[bytes, bytes] = {}
-        if sum(len(operation) for _, operation in step.stored) > LARGE:
+        if max(len(operation) for _, operation in step.stored) > LARGE:
             edit, objects = set_aside(edit)
             step = Step(header, edit)
         body = step_body(line, step)
@@ -243,30 +253,30 @@ class Appender:
         follows = place is None
         place = Place(base.branch, base.seq + 1) if place is None else place
         child = _child(held, Origin(*place), edit, packed, len(body))
-        child.fresh = {**child.fresh, **objects}
+        if objects:
+            child.fresh = {**child.fresh, **objects}
         ws = None
-        stored: list[Row] = []
+        more: list[Ensure | Put] = []
         if len(child.tail) >= self._ground.fold_every:
             ws, root = await self._states.fold(line, child)
-            stored = [node_row(line, info.form, node, data) for node, data in ws.created.items()]
+            more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
+            more.append(Put(FOLDS, fold_row(line, place, step.commit, info.form, root)))
             objects.update(ws.objects)
             child = _folded(child, info.form, root, {**child.fresh, **ws.created, **ws.objects})
-        large = [row for pointer, value in objects.items() for row in object_rows(line, pointer, value)]
-        size = len(body) + sum(len(row.body) for row in stored) + sum(len(row.body) for row in large)
-        if parent is not None and follows:
-            size += parent.size
+        for pointer, value in objects.items():
+            more += [Ensure(OBJECTS, row) for row in object_rows(line, pointer, value)]
+        size = len(body) if parent is None or not follows else len(body) + parent.size
+        for stored in more:
+            size += len(stored.row.body)
         point = Point(*place, id, revision, step.commit, time, saving.kind, saving.readable, len(child.tail), size)
         prepared = Prepared(saving, info, point, step, child, parent, ws)
-        if condition is not None:
+        for condition in conditions:
             prepared.add(condition, _Condition.LINE)
         if new_branch:
             branch = Branch(place.branch, base.branch, base.seq + 1, time, "")
             prepared.add(Create(BRANCHES, branch.row(line)), _Condition.BRANCH)
         prepared.add(Create(STEPS, point.row(line, body)), _Condition.STEP)
-        if ws is not None:
-            fold = fold_row(line, place, step.commit, info.form, child.root)
-            prepared.changes += [*(Ensure(NODES, row) for row in stored), Put(FOLDS, fold)]
-        prepared.changes += [Ensure(OBJECTS, row) for row in large]
+        prepared.changes += more
         for change in saving.riders(id) if saving.riders is not None else ():
             prepared.add(change, _Condition.RIDER)
         return prepared
@@ -276,7 +286,7 @@ class Appender:
         new = saving.state
         if not isinstance(new, dict):
             return await new(parent, held), None
-        if parent is None or held is None:
+        if held is None:
             return diff_maps({}, new), new
         if held.known is None:
             # Nothing of the state is at hand: compare with its nodes, and read only what is unlike.
@@ -284,20 +294,21 @@ class Appender:
             return await self._states.nodes(saving.line, held, diff_folded(ws, root, new)), new
         base, since = held.known
         if since:
-            base = await self._states.packed(saving.line, parent)
+            base = await self._states.whole(saving.line, held)
         return diff_maps(base, new), new
 
     def remember(self, prepared: Prepared) -> None:
         """Keep what was just stored in mind: it is what the next step will be compared with."""
-        line, point = prepared.saving.line, prepared.point
-        self._lines.remember(line, prepared.info)
-        self._lines.note(line, prepared.info, point)
-        self._heads.keep(line, Head(point, prepared.step.header, prepared.parent.id if prepared.parent else None))
-        self._states.keep(line, point.hash, replace(prepared.held, fresh={}) if prepared.held.fresh else prepared.held)
+        line, point, parent, held = prepared.saving.line, prepared.point, prepared.parent, prepared.held
+        held.head = Head(point, prepared.step.header, None if parent is None else parent.id)
+        if held.fresh:
+            held.fresh = {}
+        self._lines.appended(line, prepared.info, point, parent)
+        self._states.keep(line, point.hash, held)
         if prepared.ws is not None:
             self._states.keep_nodes(prepared.ws)
-        if prepared.parent is not None:
-            self._states.demote(line, prepared.parent.hash)
+        if parent is not None:
+            self._states.demote(line, parent.hash)
 
 
 def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap | None, size: int) -> Held:

@@ -31,7 +31,10 @@ class Heads:
         known: dict[bytes, Head] = {}
         missing: dict[bytes, Point] = {}
         for point in points:
-            head: Head | None = self._ground.cache.get(("head", line, point.hash))
+            held = self._ground.cache.get((line, point.hash))
+            head: Head | None = None if held is None else held.head
+            if head is None:
+                head = self._ground.cache.get((line, point.hash, "head"))
             if head is None:
                 missing[point.hash] = point
             else:
@@ -43,7 +46,7 @@ class Heads:
     def keep(self, line: Line, head: Head) -> None:
         """Remember a step's head."""
         weight = 800 + len(head.header.metadata) + len(head.point.metadata)
-        self._ground.cache.put(("head", line, head.point.hash), head, weight)
+        self._ground.cache.put((line, head.point.hash, "head"), head, weight)
 
     async def _read(self, line: Line, missing: dict[bytes, Point], rows: Sequence[Row]) -> dict[bytes, Head]:
         at_hand = {row.key: row for row in rows if row.body}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 
 _GREGORIAN = 0x01B21DD213814000
 """From the start of the Gregorian calendar to 1970, in units of 100 nanoseconds."""
@@ -25,11 +25,9 @@ def new_id(time: int, after: str = "") -> str:
 
 
 def _uuid6(ticks: int) -> str:
-    chance = int.from_bytes(os.urandom(8))
-    return (
-        f"{ticks >> 28 & 0xFFFFFFFF:08x}-{ticks >> 12 & 0xFFFF:04x}-6{ticks & 0xFFF:03x}"
-        f"-{0x8000 | chance >> 50:04x}-{chance & 0xFFFFFFFFFFFF:012x}"
-    )
+    chance = random.getrandbits(62)
+    whole = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 64 | 1 << 63 | chance:032x}"
+    return f"{whole[:8]}-{whole[8:12]}-{whole[12:16]}-{whole[16:20]}-{whole[20:]}"
 
 
 def _ticks(id: str) -> int | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.backends.port import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS
 from holdfast.engine.ground import Ground
-from holdfast.engine.records import Branch, Info, Line, Point, info_of
+from holdfast.engine.records import Branch, Info, Line, Point, info_of, info_row
 from holdfast.errors import Conflict, NotFound
 
 
@@ -42,6 +42,18 @@ NAME, TAG = "name", "tag"
 _POINT_WEIGHT = 600
 
 
+class Memo(NamedTuple):
+    """A line as a writer remembers it: its row, and a step that was appended last or was the latest.
+
+    It is `sole` if the line has no branches, and that step is its last one and the latest. A new branch changes the
+    line's version; so as long as the version is the same and the place after the step is free, this holds.
+    """
+
+    info: Info
+    point: Point | None
+    sole: bool
+
+
 class Summary(NamedTuple):
     """A line at a glance."""
 
@@ -63,24 +75,51 @@ class Lines:
 
     # Lines ----------------------------------------------------------------------------------------------------
 
-    async def info(self, line: Line) -> Info | None:
+    async def memo(self, line: Line) -> Memo | None:
         """What is remembered of a line, or else what the store says; None if there is no such line."""
-        known: Info | None = self._ground.cache.get(("line", line))
-        return await self.fresh_info(line) if known is None else known
+        known: Memo | None = self._ground.cache.get(("line", line))
+        return await self.look(line) if known is None else known
 
-    async def fresh_info(self, line: Line) -> Info | None:
+    async def look(self, line: Line) -> Memo | None:
         """What the store says of a line."""
-        (rows,) = await self._backend.read([Get(LINES, [tuple(line)])])
-        if not rows:
+        lines, newest, head, branches = await self._backend.read(
+            [
+                Get(LINES, [tuple(line)]),
+                self._latest_query(line),
+                self._head_query(line, 0),
+                Scan(BRANCHES, tuple(line), limit=1),
+            ]
+        )
+        if not lines:
             self._ground.cache.drop(("line", line))
             return None
-        info = info_of(rows[0])
-        self.remember(line, info)
-        return info
+        latest = Point.of(newest[0]) if newest else None
+        memo = Memo(
+            info_of(lines[0]), latest, not branches and [row.key for row in newest] == [row.key for row in head]
+        )
+        self.remember(line, memo)
+        return memo
 
-    def remember(self, line: Line, info: Info) -> None:
-        """Keep in mind what a line's row says. Every change of the line is made on condition that it still does."""
-        self._ground.cache.put(("line", line), info, _POINT_WEIGHT)
+    async def info(self, line: Line) -> Info:
+        """What the store says of a line that must be there."""
+        memo = await self.look(line)
+        if memo is None:
+            raise no_line(line)
+        return memo.info
+
+    def remember(self, line: Line, memo: Memo) -> None:
+        """Keep in mind how a line is. Every change of the line is made on condition that it still is."""
+        self._ground.cache.put(("line", line), memo, _POINT_WEIGHT)
+
+    def appended(self, line: Line, info: Info, point: Point, parent: Point | None) -> None:
+        """Keep in mind that a step was just appended."""
+        known: Memo | None = self._ground.cache.get(("line", line))
+        if known is None:
+            sole = parent is None and not point.branch
+        else:
+            last = known.point
+            sole = known.sole and known.info == info and last == parent and (last is None or last.id < point.id)
+        self.remember(line, Memo(info, point, sole))
 
     def new_info(self) -> Info:
         """For a line that is about to be made. The version tells it from others that had its name."""
@@ -90,13 +129,17 @@ class Lines:
         """The condition that a line is as it was."""
         return Expect(LINES, tuple(line), tuple(info))
 
+    def renewed(self, line: Line, info: Info) -> list[Change]:
+        """The same, and a new version: what writers remember of the line is out of date."""
+        fresh = info._replace(version=info.version + 1)
+        return [self.unchanged(line, info), Put(LINES, info_row(line, fresh))]
+
     async def delete(self, line: Line) -> bool:
         """Remove a line and all that belongs to it. False if there was none."""
-        info = await self.fresh_info(line)
-        batch = [Delete(space, tuple(line)) for space in SPACES]
-        await self._backend.apply(batch)
+        memo = await self.look(line)
+        await self._backend.apply([Delete(space, tuple(line)) for space in SPACES])
         self._ground.cache.drop(("line", line))
-        return info is not None
+        return memo is not None
 
     async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[Summary]:
         """Lines by name: those that start with a prefix, those after a name."""
@@ -108,10 +151,7 @@ class Lines:
 
     async def summary(self, line: Line) -> Summary:
         """A line at a glance."""
-        info = await self.fresh_info(line)
-        if info is None:
-            raise no_line(line)
-        return await self._summary(line, info)
+        return await self._summary(line, await self.info(line))
 
     async def _summary(self, line: Line, info: Info) -> Summary:
         branches, heads, latest = await self._backend.read(
@@ -133,22 +173,21 @@ class Lines:
 
     async def find(self, line: Line, at: At) -> Point:
         """The step that is named; `NotFound` if there is none."""
-        row = await self.find_row(line, at)
-        return Point.of(row)
+        return Point.of(await self.find_row(line, at, bodies=False))
 
-    async def find_row(self, line: Line, at: At) -> Row:
+    async def find_row(self, line: Line, at: At, *, bodies: bool = True) -> Row:
         """The same, as its row."""
         if isinstance(at, Root):
             raise NotFound("the start of a line is no step", where=f"line {line}")
         if isinstance(at, OnBranch):
             head = await self.head(line, at.branch)
             at = Place(head.branch, head.seq)
-        query = self._query(line, at)
-        (rows,) = await self._backend.read([query])
+        queries = [self._query(line, at, bodies)]
+        (rows,) = await self._backend.read(queries)
         if not rows:
             # It may be queued behind others: what this process submitted before comes first.
             await self._backend.apply([])
-            (rows,) = await self._backend.read([query])
+            (rows,) = await self._backend.read(queries)
         if not rows:
             raise await self._not_there(line, at)
         return rows[0]
@@ -160,28 +199,11 @@ class Lines:
 
     async def existing(self, line: Line, id: str) -> Row | None:
         """The step that has an id already. The store is not asked where the id is greater than all of the line's."""
-        greatest: str | None = self._ground.cache.get(("greatest", line))
-        if greatest is not None and id > greatest:
+        known: Memo | None = self._ground.cache.get(("line", line))
+        if known is not None and known.sole and (known.point is None or known.point.id < id):
             return None
-        found, latest = await self._backend.read([self._query(line, id), self._latest_query(line)])
-        if latest:
-            self._ground.cache.put(("greatest", line), Point.of(latest[0]).id, _POINT_WEIGHT)
+        (found,) = await self._backend.read([self._query(line, id)])
         return found[0] if found else None
-
-    async def find_for_append(self, line: Line, info: Info, id: str) -> Point:
-        """The step with an id, perhaps from memory: good only on condition that the line is unchanged."""
-        known: tuple[Info, Point] | None = self._ground.cache.get((line, id))
-        if known is not None and known[0] == info:
-            return known[1]
-        return await self.find(line, id)
-
-    def note(self, line: Line, info: Info, point: Point) -> None:
-        """Keep a step in mind for those who will append to it."""
-        cache = self._ground.cache
-        cache.put((line, point.id), (info, point), _POINT_WEIGHT)
-        greatest: str | None = cache.get(("greatest", line))
-        if greatest is not None and point.id > greatest:
-            cache.put(("greatest", line), point.id, _POINT_WEIGHT)
 
     async def history(
         self, line: Line, *, before: str = "", limit: int | None = None, bodies: bool = True
@@ -229,21 +251,21 @@ class Lines:
                 high = middle - 1
         return best
 
-    def _query(self, line: Line, at: str | Place | None) -> Query:
+    def _query(self, line: Line, at: str | Place | None, bodies: bool = True) -> Query:
         if at is None:
-            return self._latest_query(line)._replace(bodies=True)
+            return Scan(STEPS, tuple(line), (), (), True, 1, "id", bodies)
         if isinstance(at, str):
-            return Scan(STEPS, (*line, at), reverse=True, limit=1, by="id")
-        return Scan(STEPS, (*line, at.branch, at.seq))
+            return Scan(STEPS, (*line, at), (), (), True, 1, "id", bodies)
+        return Scan(STEPS, (*line, at.branch, at.seq), bodies=bodies)
 
-    def _latest_query(self, line: Line) -> Scan:
-        return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False)
+    def _latest_query(self, line: Line) -> Query:
+        return self._query(line, None, bodies=False)
 
     def _head_query(self, line: Line, branch: int) -> Scan:
         return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
 
     async def _not_there(self, line: Line, at: str | Place | None) -> NotFound:
-        if at is None or await self.fresh_info(line) is None:
+        if at is None or await self.look(line) is None:
             return no_line(line)
         what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
         return NotFound(f"the line has no step with {what}", where=f"line {line}", hint="List its steps with log()")
@@ -282,25 +304,22 @@ class Lines:
     async def fork(self, line: Line, at: Point, name: str) -> Branch:
         """A new branch that goes on from a step. Copies nothing."""
         while True:
-            info = await self.fresh_info(line)
-            if info is None:
-                raise no_line(line)
+            info = await self.info(line)
             taken = [branch.name for branch in await self.branches(line)]
             if name in {"main", *taken} and name:
                 raise Conflict(f"the line has a branch {name!r} already", where=f"line {line}", hint="Use another name")
-            branch = Branch(len(taken) + 1, at.branch, at.seq + 1, self._ground.clock(), name)
-            branch = branch._replace(branch=await self.free_branch(line))
-            batch = [self.unchanged(line, info), Create(BRANCHES, branch.row(line))]
-            if await self._backend.apply(batch) is None:
+            number = await self.free_branch(line)
+            branch = Branch(number, at.branch, at.seq + 1, self._ground.clock(), name)
+            changes = [*self.renewed(line, info), Create(BRANCHES, branch.row(line))]
+            if await self._backend.apply(changes) is None:
+                self._ground.cache.drop(("line", line))
                 return branch
 
     # Names and tags -------------------------------------------------------------------------------------------
 
     async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
         """Give a step a name, which one step of a line can have, or a tag, which any number can."""
-        info = await self.fresh_info(line)
-        if info is None:
-            raise no_line(line)
+        info = await self.info(line)
         key = (*line, kind, name, "" if kind == NAME else id)
         row = Row(key, (id, self._ground.clock()))
         change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from holdfast.backends.port import Change, Create, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, STEPS
-from holdfast.engine.append import Appender, Edit, Prepared, Saving
+from holdfast.engine.append import Appender, Edit, IdTaken, Prepared, Saving
 from holdfast.engine.ground import Ground
-from holdfast.engine.lines import Lines, Place, Root, no_line
+from holdfast.engine.lines import Lines, Place, Root
 from holdfast.engine.records import Branch, Info, Line, Point, info_row, open_step
 from holdfast.engine.states import Held, States
 from holdfast.errors import Conflict
@@ -46,7 +46,10 @@ class Rebaser:
                 if taken is not None:
                     break
             if taken is None:
-                return await self._appender.append(*savings)
+                try:
+                    return await self._appender.append(*savings)
+                except IdTaken:
+                    continue
             if len(savings) > 1:
                 raise Conflict(
                     f"step {Point.of(taken).id} is there already, and cannot be saved again together with others",
@@ -61,9 +64,7 @@ class Rebaser:
         """The step that now has the id; None if the line changed meanwhile."""
         line = saving.line
         await self._check_parent(saving, old)
-        info = await self._lines.fresh_info(line)
-        if info is None:
-            raise no_line(line)
+        info = await self._lines.info(line)
         if await self._is_same(saving, old):
             if saving.riders is not None:
                 await self._ground.backend.apply([self._lines.unchanged(line, info), *saving.riders(saving.id)])
@@ -76,7 +77,7 @@ class Rebaser:
         saving = replace(saving, time=saving.time or max(self._ground.clock(), old.point.time))
         revision = old.point.revision + 1
         first = await self._appender.prepare(
-            saving, fresh, parent, held, None, Place(moving.new_branch(), 0), new_branch=True, revision=revision
+            saving, fresh, parent, held, (), Place(moving.new_branch(), 0), new_branch=True, revision=revision
         )
         moving.done.append(first)
         await self._move_children(moving, old, first)
@@ -154,7 +155,7 @@ class Rebaser:
             moving.info,
             onto.point,
             onto.held,
-            None,
+            (),
             place,
             new_branch=place is not None,
             revision=old.point.revision + 1,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.backends.port import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.ground import Ground
-from holdfast.engine.lines import Lines, no_line
+from holdfast.engine.lines import Lines
 from holdfast.engine.records import (
     Branch,
     Info,
@@ -65,9 +65,7 @@ class Rewriter:
             await self._backend.apply([lease.condition(), Delete(REFS, lease.row.key)])
 
     async def _refold(self, line: Line, lease: _Lease) -> bool:
-        info = await self._lines.fresh_info(line)
-        if info is None:
-            raise no_line(line)
+        info = await self._lines.info(line)
         await self._sweep(line, info.form)
         fresh = Info(info.created, info.version + 1, info.form + 1)
         branches = [Branch(0, 0, 0, 0, ""), *await self._lines.branches(line)]
@@ -89,7 +87,6 @@ class Rewriter:
             if failed < 3:  # not ours any more, or changed in more than its newest steps
                 await self._renew(lease)
                 return False
-        self._lines.remember(line, fresh)
         await self._sweep(line, fresh.form)
         return True
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from holdfast.backends.port import Backend, Get, Query, Row, Scan
 from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import Cache
+from holdfast.engine.heads import Head
 from holdfast.engine.records import (
     HINT,
     Line,
@@ -56,6 +57,8 @@ class Held:
     known_weight: int = 0
     fresh: Mapping[bytes, bytes] = field(default_factory=dict)
     """Nodes by id and large values by pointer that are to be stored with this state, and are not yet."""
+    head: Head | None = None
+    """The step whose state it is, where it was just appended."""
 
     @property
     def weight(self) -> int:
@@ -158,15 +161,19 @@ class States:
         """The state at a step, packed; large values may stand as pointers."""
         held = await self.hold(line, point)
         try:
-            return await self._packed(line, point, held)
+            whole = await self.whole(line, held)
         except MissingNode:
             # The line may have been rewritten since the state was first looked at.
             again = await self._load(line, point)
             if again.form == held.form:
                 raise
-            return await self._packed(line, point, again)
+            held, whole = again, await self.whole(line, again)
+        if held.known is None or held.known[1]:
+            self.keep(line, point.hash, replace(held, known=(whole, ()), known_weight=weigh(whole)))
+        return whole
 
-    async def _packed(self, line: Line, point: Point, held: Held) -> PackedMap:
+    async def whole(self, line: Line, held: Held) -> PackedMap:
+        """A state that is at hand in part, packed; large values may stand as pointers."""
         if held.known is None:
             base = await self.nodes(line, held, fold.read(Workspace(), held.root))
             since = tuple(edit for _, edit in held.tail)
@@ -176,14 +183,12 @@ class States:
                 return base
 
         async def applied(load: LoadLarge) -> PackedMap:
-            whole = base
+            state = base
             for edit in since:
-                whole = apply_map(edit, whole, load)
-            return whole
+                state = apply_map(edit, state, load)
+            return state
 
-        whole = await self.with_large(line, held, applied)
-        self.keep(line, point.hash, replace(held, known=(whole, ()), known_weight=weigh(whole)))
-        return whole
+        return await self.with_large(line, held, applied)
 
     async def fold(self, line: Line, held: Held) -> tuple[Workspace, MapRoot]:
         """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""

@@ -37,14 +37,14 @@ class Writes:
             row = Row(key, (write.channel,), write_body(line, step, write.channel, write.packed))
             rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
         while True:
-            info = await self._lines.info(line)
-            if info is None:
+            memo = await self._lines.memo(line)
+            if memo is None:
                 first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
             else:
-                first = self._lines.unchanged(line, info)
+                first = self._lines.unchanged(line, memo.info)
             if await self._ground.backend.apply([first, *rows]) is None:
                 return
-            await self._lines.fresh_info(line)
+            await self._lines.look(line)
 
     async def of(self, line: Line, step: str) -> list[Write]:
         """The writes that follow a step, by path, task and place."""

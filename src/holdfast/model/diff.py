@@ -13,6 +13,9 @@ from holdfast.model.packed import Packed, PackedMap, as_items, as_map, flatten
 _SHORT = 64
 """A value of so few bytes is replaced whole: describing an edit would take as many."""
 
+_SHORT_LIST = 512
+"""A list of so few bytes is replaced whole: finding out what changed in it would take longer than writing it."""
+
 _LONG_TEXT = 256
 """A string of fewer bytes is replaced whole."""
 
@@ -35,6 +38,8 @@ def diff(old: Packed, new: Packed) -> Operation | None:
             return None
         if len(new) < _SHORT:
             return Set(new)
+    elif isinstance(new, list) and len(new) < _SHORT and sum(map(len, new)) < _SHORT_LIST:
+        return None if new == old or flatten(new) == old else Set(flatten(new))
     edit = _edit(old, new)
     if edit == NOTHING:
         return None
@@ -76,6 +81,8 @@ def _edit(old: Packed, new: Packed) -> Operation | None:
 def moved(old: list[bytes], new: PackedMap) -> tuple[bytes, ...]:
     """The keys that must go to the end, in order, to bring the edited dict into the new one's order."""
     order = list(new)
+    if order == old:
+        return ()
     kept = [key for key in old if key in new]
     if order[: len(kept)] == kept:
         return ()
@@ -94,8 +101,10 @@ def moved(old: list[bytes], new: PackedMap) -> tuple[bytes, ...]:
 def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
     """The edit that turns one list into the other, `NOTHING` if they are the same."""
     start = sequences.common_prefix(old, new)
-    if start == len(old) == len(new):
-        return NOTHING
+    if start == len(old):
+        if start == len(new):
+            return NOTHING
+        return EditList((Keep(0, start), tuple(new[start:]))) if start else EditList((tuple(new),))
     end = sequences.common_suffix(old, new, start)
     old_end, new_end = len(old) - end, len(new) - end
     if any(map(is_pointer, old[start:old_end])):

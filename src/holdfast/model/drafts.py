@@ -75,10 +75,11 @@ def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]],
 
 def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load: LoadLarge) -> Rounds[None]:
     """Change a draft."""
-    touched = {*edit.removed, *edit.moved, *(key for key, _ in edit.put)} - draft.changes.keys()
-    stored = yield from maptree.lookup(ws, draft.root, touched)
-    for key in stored:
-        draft.changes[key] = EntryDraft(stored[key].rank, stored[key].slot, stored[key].origin)
+    touched = {key for key, _ in edit.put}.union(edit.removed, edit.moved).difference(draft.changes)
+    if touched:
+        stored = yield from maptree.lookup(ws, draft.root, touched)
+        for key in stored:
+            draft.changes[key] = EntryDraft(stored[key].rank, stored[key].slot, stored[key].origin)
     for key in edit.removed:
         if draft.changes.get(key) is None:
             raise Corrupt("a step removes an entry that is not there", where=key.hex())
@@ -88,10 +89,14 @@ def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load
         if entry is None:
             entry = draft.changes[key] = EntryDraft(draft.ranks, b"", origin)
             draft.ranks += 1
-            entry.value = yield from _change(ws, None, operation, origin, origin, load)
+            value: Draft | None = None
         else:
-            entry.value = yield from _change(ws, entry.value, operation, entry.origin, origin, load)
-            entry.origin = origin
+            value = entry.value
+        if isinstance(operation, Set):
+            entry.value = operation.value
+        else:
+            entry.value = yield from _change(ws, value, operation, entry.origin, origin, load)
+        entry.origin = origin
     for key in edit.moved:
         entry = draft.changes.get(key)
         if entry is None:
@@ -101,11 +106,14 @@ def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load
 
 
 def _change(
-    ws: Workspace, value: Draft | None, operation: Operation, before: Origin, origin: Origin, load: LoadLarge
+    ws: Workspace,
+    value: Draft | None,
+    operation: EditList | EditMap | EditText,
+    before: Origin,
+    origin: Origin,
+    load: LoadLarge,
 ) -> Rounds[Draft]:
-    """The value that an operation makes of a drafted one, whose parts stem from `before`."""
-    if isinstance(operation, Set):
-        return operation.value
+    """The value that an edit makes of a drafted one, whose parts stem from `before`."""
     if isinstance(value, bytes) and is_pointer(value):
         value = load(value)
     if isinstance(operation, EditText):

@@ -160,7 +160,7 @@ _KEEP, _NEW, _CHANGE = range(3)
 
 def encode_operation(operation: Operation) -> bytes:
     """The stored form of an operation."""
-    return encode(_to_parts(operation))
+    return encode((_SET, operation.value) if isinstance(operation, Set) else _to_parts(operation))
 
 
 def decode_operation(data: bytes) -> Operation:

@@ -7,8 +7,9 @@ matters to what it *is*: `flatten` gives the same bytes for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
 from types import NoneType
 from typing import Any, TypeAlias
 
@@ -45,7 +46,7 @@ def pack_state(codec: Codec, state: Mapping[str, Any]) -> PackedMap:
 
 def unpack_state(codec: Codec, packed: PackedMap) -> dict[str, Any]:
     """A packed state as fresh objects."""
-    return {name: unpack(codec, value) for name, value in zip(codec.unpack_items(packed), packed.values(), strict=True)}
+    return _unpack_map(codec, packed, map(_unpack_name, packed))
 
 
 def unpack(codec: Codec, packed: Packed) -> Any:
@@ -54,8 +55,36 @@ def unpack(codec: Codec, packed: Packed) -> Any:
         return codec.unpack(packed)
     if isinstance(packed, list):
         return codec.unpack_items(packed)
-    keys = codec.unpack_items(packed)
-    return {key: unpack(codec, value) for key, value in zip(keys, packed.values(), strict=True)}
+    return _unpack_map(codec, packed, codec.unpack_items(packed))
+
+
+def _unpack_map(codec: Codec, packed: PackedMap, keys: Iterable[Any]) -> dict[Any, Any]:
+    """What is whole, and the items of lists, are unpacked in one batch."""
+    flat: list[bytes] = []
+    for value in packed.values():
+        if isinstance(value, bytes):
+            flat.append(value)
+        elif isinstance(value, list):
+            flat += value
+    values = iter(codec.unpack_items(flat))
+    state: dict[Any, Any] = {}
+    for key, value in zip(keys, packed.values(), strict=True):
+        if isinstance(value, bytes):
+            state[key] = next(values)
+        elif isinstance(value, list):
+            state[key] = list(islice(values, len(value)))
+        else:
+            state[key] = unpack(codec, value)
+    return state
+
+
+@lru_cache(4096)
+def _unpack_name(packed: bytes) -> str:
+    """A channel's name."""
+    name = default_codec.unpack(packed)
+    if type(name) is not str:
+        raise Corrupt("a channel's name is not a string", where=packed.hex())
+    return name
 
 
 @lru_cache(4096)
