@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from holdfast.checkpoints import Checkpoint, Saved
 from holdfast.engine.drivers import Async, Sync, operation
-from holdfast.errors import Config, Invalid
+from holdfast.errors import Config, HoldfastError, Invalid
 from holdfast.store import AsyncStore, Operations, Store
 
 
@@ -30,8 +30,10 @@ class Moment:
 class Policy(Protocol):
     """Decides when to save."""
 
-    if_changed: bool
-    """Save only if the state is not the one saved last."""
+    @property
+    def if_changed(self) -> bool:
+        """Whether to save only if the state is not the one saved last."""
+        ...
 
     def due(self, moment: Moment) -> bool:
         """Whether to save now. Asked after every step and event."""
@@ -148,14 +150,28 @@ class _Watch:
         due = [policy for policy in self._policies if policy.due(moment)]
         if not due:
             return None
-        before = self.last
-        saved = await self._save(metadata=metadata, if_changed=all(policy.if_changed for policy in due))
-        return None if before is not None and saved.id == before.id else saved
+        if_changed = all(policy.if_changed for policy in due)
+        before = await self._latest() if if_changed else None
+        saved = await self._save(metadata=metadata, if_changed=if_changed)
+        return None if saved.id == before else saved
+
+    async def _latest(self) -> str | None:
+        """The id of the checkpoint that stands for the state, if nothing has changed."""
+        if self.last is not None:
+            return self.last.id
+        latest = await Operations.log(self.store, self.thread, limit=1)
+        return latest[0].id if latest else None
 
     async def _save(self, **how: Any) -> Checkpoint:
-        saved = await Operations.put(self.store, self.thread, self._state(), **how)
-        self.last, self._steps, self._since, self._unsaved = saved, 0, self._clock(), False
-        return saved
+        steps, since, unsaved = self._steps, self._since, self._unsaved
+        # Before it is done: what is told meanwhile is not in it.
+        self._steps, self._since, self._unsaved = 0, self._clock(), False
+        try:
+            self.last = await Operations.put(self.store, self.thread, self._state(), **how)
+        except BaseException:
+            self._steps, self._since, self._unsaved = self._steps + steps, since, self._unsaved or unsaved
+            raise
+        return self.last
 
 
 class Autosave(Sync, _Watch):
@@ -169,8 +185,11 @@ class Autosave(Sync, _Watch):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.flush()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.flush()
+        except HoldfastError as failure:
+            _note(error, failure)
 
 
 class AsyncAutosave(Async, _Watch):
@@ -184,8 +203,18 @@ class AsyncAutosave(Async, _Watch):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.flush()
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await self.flush()
+        except HoldfastError as failure:
+            _note(error, failure)
+
+
+def _note(error: BaseException | None, failure: HoldfastError) -> None:
+    """The last save failed: raise that, unless something worse is on its way."""
+    if error is None:
+        raise failure
+    error.add_note(f"And what was not saved yet could not be saved: {failure}")
 
 
 # Agents -------------------------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ class _Saver:
         Written again by the same task, the same place keeps its first value.
         """
         line = self.store._line(thread_id)
+        if not writes:
+            return
         check_name(id, "id of a checkpoint")
         check_name(task_id, "id of a task")
         check_name(task_path, "path of a task")

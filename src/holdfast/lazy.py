@@ -51,6 +51,9 @@ class LazyState(Sync, _Parts, Mapping[str, Any]):
         except NotFound:
             raise KeyError(name) from None
 
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.has(name)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 

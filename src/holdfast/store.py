@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Self
 
+from holdfast import arguments
+from holdfast.arguments import Path
 from holdfast.backends.port import Change, Create, Put, Row, Scan
 from holdfast.backends.spaces import LINES, REFS
 from holdfast.checkpoints import BranchInfo, Checkpoint, Saved, Stats, Thread, to_datetime, to_time
@@ -17,14 +19,11 @@ from holdfast.engine.append import Edit, OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.engine.heads import Head
-from holdfast.engine.lines import NAME, TAG, At, Lines, OnBranch, Place, Summary
+from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Place, Summary
 from holdfast.engine.records import Line, Point, check_name, readable
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
 from holdfast.model.packed import pack_state
-
-Path = str | Sequence[Any]
-"""A channel's name, or the name and keys of dicts below it: `"plan"`, `("memory", "user", "name")`."""
 
 
 class Operations:
@@ -66,10 +65,9 @@ class Operations:
         revision of it. `name` and `tags` are given to the checkpoint as it is saved. With `if_changed`, a state that is
         just the parent's is not saved: the parent is returned.
         """
-        line, packed = self._line(thread), pack_state(self._codec, state)
-        at = await self._at(line, parent, branch)
-        about = self._about(line, parent, on_conflict, id, metadata, name, tags, kind)
-        return await self._save(Saving(line, packed, at, **about, if_changed=if_changed))
+        line, packed = self._line(thread), pack_state(self._codec, arguments.mapping(state, "state"))
+        about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
+        return await self._save(Saving(line, packed, **about, if_changed=if_changed))
 
     @operation
     async def update(
@@ -94,9 +92,8 @@ class Operations:
         The rest is as in `put`.
         """
         line, edit = self._line(thread), self._parts(thread, changes, remove)
-        at = await self._at(line, parent, branch)
-        about = self._about(line, parent, on_conflict, id, metadata, name, tags, kind)
-        return await self._save(Saving(line, edit, at, **about))
+        about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
+        return await self._save(Saving(line, edit, **about))
 
     @operation
     async def restore(
@@ -112,8 +109,8 @@ class Operations:
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
         packed = await self.engine.states.resolved(line, await self.engine.states.packed(line, point))
-        about = self._about(line, None, "", None, {"restored": point.id}, None, (), "restore")
-        return await self._save(Saving(line, packed, None, **about))
+        about = self._about(line, None, None, "", None, {"restored": point.id}, None, (), "restore")
+        return await self._save(Saving(line, packed, **about))
 
     def transaction(self) -> Transaction:
         """Several checkpoints, of one thread or many, saved all or none when the block ends without an error.
@@ -142,18 +139,25 @@ class Operations:
     ) -> Saved:
         """A checkpoint and its state: the latest of a thread, or one named in one of these ways.
 
+        The latest is the one with the greatest id. Ids that the store makes sort by time; so should those of the
+        caller's own.
+
         `name` is a name it was given; `branch` takes the last one of a branch; `step` the one of that number (on that
-        branch, or on the first); `time` what was the latest then. The state's values are fresh objects, the caller's
-        own. With `lazy` nothing of the state is fetched until it is touched. Raises `NotFound`.
+        branch, or on main); `time` the one saved last by then. The state's values are fresh objects, the caller's own.
+        With `lazy` nothing of the state is fetched until it is touched. Raises `NotFound`.
         """
         line = self._line(thread)
         point = await self._find(line, id, name=name, branch=branch, step=step, time=time)
-        (head,) = await self.engine.heads.describe(line, [point])
-        if lazy:
-            partial = self.engine.partial(line, point)
-            state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
-        else:
-            state = await self.engine.state(line, point)
+        try:
+            (head,) = await self.engine.heads.describe(line, [point])
+            if lazy:
+                partial = self.engine.partial(line, point)
+                state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
+            else:
+                state = await self.engine.state(line, point)
+        except Corrupt:
+            await self._lines.find(line, point.id)  # says so if it was deleted meanwhile
+            raise
         return Saved(*self._fields(line, head), state)
 
     @operation
@@ -171,17 +175,22 @@ class Operations:
         `before` an id; with a `tag`; with these entries in their `metadata`.
         """
         line = self._line(thread)
-        tagged = None if tag is None else {id for _, id in await self.engine.lines.refs(line, TAG, tag)}
+        before = arguments.optional_name(before, "id of a checkpoint")
+        limit = arguments.optional_count(limit, "limit")
+        wanted = arguments.mapping(metadata or {}, "metadata")
+        tagged = None
+        if tag is not None:
+            tagged = {id for _, id in await self._lines.refs(line, TAG, check_name(tag, "tag"))}
         found: list[Checkpoint] = []
         while limit is None or len(found) < limit:
-            page = 256 if limit is None or tag is not None or metadata else limit - len(found)
-            rows = await self.engine.lines.history(line, before=before or "", limit=page)
+            page = 256 if limit is None or tag is not None or wanted else limit - len(found)
+            rows = await self._lines.history(line, before=before or "", limit=page)
             points = [Point.of(row) for row in rows]
             for head in await self.engine.heads.describe(line, points, rows):
                 checkpoint = Checkpoint(*self._fields(line, head))
                 if tagged is not None and checkpoint.id not in tagged:
                     continue
-                if metadata and any(checkpoint.metadata.get(key) != value for key, value in metadata.items()):
+                if any(key not in checkpoint.metadata or checkpoint.metadata[key] != wanted[key] for key in wanted):
                     continue
                 found.append(checkpoint)
             if len(rows) < page:
@@ -192,7 +201,10 @@ class Operations:
     @operation
     async def threads(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Thread]:
         """The threads of this tenant by name: those that start with a prefix, those after a name."""
-        return [_thread(summary) for summary in await self._lines.listing(self.tenant, prefix, after, limit)]
+        check_name(prefix, "start of a name")
+        check_name(after, "name of a thread")
+        summaries = await self._lines.listing(self.tenant, prefix, after, arguments.count(limit, "limit"))
+        return [_thread(summary) for summary in summaries]
 
     @operation
     async def thread(self, thread: str) -> Thread:
@@ -222,6 +234,11 @@ class Operations:
         await self._refer(thread, NAME, name, id, move=move)
 
     @operation
+    async def unname(self, thread: str, name: str) -> None:
+        """Take a name away; the checkpoint stays."""
+        await self._lines.drop_ref(self._line(thread), NAME, check_name(name, "name of a checkpoint"))
+
+    @operation
     async def tag(self, thread: str, tag: str, id: str | None = None) -> None:
         """Give a checkpoint a tag. Any number can have it; `log` finds them."""
         await self._refer(thread, TAG, tag, id, move=True)
@@ -229,7 +246,9 @@ class Operations:
     @operation
     async def untag(self, thread: str, tag: str, id: str | None = None) -> None:
         """Take a tag away from one checkpoint, or from all of the thread."""
-        await self._lines.drop_ref(self._line(thread), TAG, tag, id)
+        await self._lines.drop_ref(
+            self._line(thread), TAG, check_name(tag, "tag"), arguments.optional_name(id, "id of a checkpoint")
+        )
 
     @operation
     async def names(self, thread: str) -> dict[str, str]:
@@ -257,11 +276,16 @@ class Operations:
 
     @operation
     async def branches(self, thread: str) -> list[BranchInfo]:
-        """The branches of a thread; the first is `main`. Those that writers opened in a conflict have no name."""
+        """The branches of a thread. `main` is the first, until a new revision of one of its checkpoints takes over.
+
+        Branches that writers opened in a conflict have no name.
+        """
         line = self._line(thread)
         info = await self._lines.info(line)
-        found = [BranchInfo(0, "main", None, to_datetime(info.created))]
-        for branch in await self._lines.branches(line):
+        others = await self._lines.branches(line)
+        main = "" if any(branch.name == MAIN.name for branch in others) else MAIN.name
+        found = [BranchInfo(0, main, None, to_datetime(info.created))]
+        for branch in others:
             base = None
             if branch.base_length:
                 base = (await self._lines.find(line, Place(branch.base_branch, branch.base_length - 1))).id
@@ -277,7 +301,10 @@ class Operations:
 
     @operation
     async def compact(self, thread: str) -> None:
-        """Store a thread anew, as densely as can be, under the same hashes. Writers and readers go on meanwhile."""
+        """Fold a thread anew from its first step, under the same hashes, and free what nothing needs any more.
+
+        Writers and readers go on meanwhile.
+        """
         await self.engine.rewriter.refold(self._line(thread))
         await self.engine.ground.backend.tidy()
 
@@ -298,13 +325,15 @@ class Operations:
         return self.engine.ground.codec
 
     def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
-        put = {_path(path): value for path, value in changes.items()}
-        return self.engine.parts(self._line(thread), put, [_path(path) for path in remove])
+        put = {arguments.path(path): value for path, value in arguments.mapping(changes, "set of changes").items()}
+        removed = [arguments.path(path) for path in arguments.several(remove, "place to remove")]
+        return self.engine.parts(self._line(thread), put, removed)
 
     def _about(
         self,
         line: Line,
         parent: str | None,
+        branch: str | None,
         on_conflict: str,
         id: str | None,
         metadata: Mapping[str, Any] | None,
@@ -312,19 +341,30 @@ class Operations:
         tags: Iterable[str],
         kind: str,
     ) -> dict[str, Any]:
-        """What a `Saving` holds besides the state and its parent."""
+        """What a `Saving` holds besides the state."""
         if on_conflict not in ("", "branch", "refuse"):
             raise Invalid(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
+        at: At = arguments.optional_name(parent, "id of a parent")
+        if branch is not None:
+            if parent is not None:
+                raise Invalid("a checkpoint follows a parent or the head of a branch: name one of them")
+            at = OnBranch(check_name(branch, "name of a branch"))
         how = OnConflict.RETRY if parent is None and not on_conflict else OnConflict(on_conflict or "branch")
         if id is not None and not check_name(id, "id of a checkpoint"):
-            raise Invalid("the id of a checkpoint is not empty", where=f"line {line}")
+            raise Invalid("the id of a checkpoint is not empty", where=f"thread {line}")
         refs = [(NAME, check_name(name, "name of a checkpoint"))] if name is not None else []
-        refs += [(TAG, check_name(tag, "tag")) for tag in tags]
-        about: dict[str, Any] = {"on_conflict": how, "id": id or "", "kind": kind}
+        if tags:
+            refs += [(TAG, tag) for tag in arguments.names(tags, "tag")]
+        about: dict[str, Any] = {
+            "parent": at,
+            "on_conflict": how,
+            "id": id or "",
+            "kind": check_name(kind, "kind of a checkpoint"),
+        }
         if refs:
             about["riders"] = self._riders(line, refs)
         if metadata:
-            plain = dict(metadata)
+            plain = dict(arguments.mapping(metadata, "metadata"))
             about["metadata"], about["readable"] = self._codec.pack(plain), readable(self._codec, plain)
         return about
 
@@ -340,25 +380,13 @@ class Operations:
 
         return riders
 
-    async def _at(self, line: Line, parent: str | None, branch: str | None) -> At:
-        """Where a checkpoint goes that follows a parent, or the head of a branch."""
-        if branch is None:
-            return parent
-        if parent is not None:
-            raise Invalid("a checkpoint follows a parent or the head of a branch: name one of them")
-        return OnBranch(await self._lines.branch(line, branch))
-
     async def _save(self, saving: Saving) -> Checkpoint:
         (checkpoint,) = await self._save_all([saving])
         return checkpoint
 
     async def _save_all(self, savings: list[Saving]) -> list[Checkpoint]:
-        points = await self.engine.rebaser.save(*savings)
-        found = []
-        for saving, point in zip(savings, points, strict=True):
-            (head,) = await self.engine.heads.describe(saving.line, [point])
-            found.append(Checkpoint(*self._fields(saving.line, head)))
-        return found
+        heads = await self.engine.rebaser.save(*savings)
+        return [Checkpoint(*self._fields(saving.line, head)) for saving, head in zip(savings, heads, strict=True)]
 
     async def _find(
         self,
@@ -371,23 +399,27 @@ class Operations:
         time: datetime | None = None,
     ) -> Point:
         """The one step that is meant."""
+        arguments.optional_name(id, "id of a checkpoint")
         if name is None and branch is None and step is None and time is None:
             return await self._lines.find(line, id)
         given = [each for each in (id, name, time) if each is not None]
         if len(given) + (branch is not None or step is not None) > 1:
             raise Invalid("a checkpoint is named in one way: by id, by name, by time, or by branch and step")
         if time is not None:
-            return await self._lines.at_time(line, to_time(time))
+            return await self._lines.at_time(line, to_time(arguments.moment(time)))
         at: At = id
         if name is not None:
-            owners = await self._lines.refs(line, NAME, name)
+            owners = await self._lines.refs(line, NAME, check_name(name, "name of a checkpoint"))
             if not owners:
-                raise NotFound(f"no checkpoint has the name {name!r}", where=f"line {line}", hint="See names()")
+                raise NotFound(f"no checkpoint has the name {name!r}", where=f"thread {line}", hint="See names()")
             at = owners[0][1]
         elif step is not None:
-            at = Place(0 if branch is None else await self._lines.branch(line, branch), step)
+            number = await self._lines.branch(
+                line, MAIN.name if branch is None else check_name(branch, "name of a branch")
+            )
+            at = Place(number, arguments.count(step, "number of a step"))
         elif branch is not None:
-            at = OnBranch(await self._lines.branch(line, branch))
+            at = OnBranch(check_name(branch, "name of a branch"))
         return await self._lines.find(line, at)
 
     async def _refer(self, thread: str, kind: str, name: str, id: str | None, *, move: bool) -> None:
@@ -416,10 +448,6 @@ class Operations:
 
 
 _Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str]
-
-
-def _path(path: Path) -> tuple[Any, ...]:
-    return (path,) if isinstance(path, str) else tuple(path)
 
 
 def _thread(summary: Summary) -> Thread:
@@ -463,17 +491,20 @@ class Transaction:
         state: Mapping[str, Any],
         *,
         parent: str | None = None,
+        branch: str | None = None,
         id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         name: str | None = None,
         tags: Iterable[str] = (),
         kind: str = "save",
         on_conflict: str = "",
+        if_changed: bool = False,
     ) -> None:
         """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
-        line, packed = self._store._line(thread), pack_state(self._store._codec, state)
-        about = self._store._about(line, parent, on_conflict, id, metadata, name, tags, kind)
-        self._savings.append(Saving(line, packed, parent, **about))
+        line = self._store._line(thread)
+        packed = pack_state(self._store._codec, arguments.mapping(state, "state"))
+        about = self._store._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
+        self._savings.append(Saving(line, packed, **about, if_changed=if_changed))
 
     def update(
         self,
@@ -482,6 +513,7 @@ class Transaction:
         *,
         remove: Iterable[Path] = (),
         parent: str | None = None,
+        branch: str | None = None,
         id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         name: str | None = None,
@@ -491,22 +523,28 @@ class Transaction:
     ) -> None:
         """Change parts of a thread's state, as `Store.update` does."""
         line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
-        about = self._store._about(line, parent, on_conflict, id, metadata, name, tags, kind)
-        self._savings.append(Saving(line, edit, parent, **about))
+        about = self._store._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
+        self._savings.append(Saving(line, edit, **about))
 
     def __enter__(self) -> Self:
+        if not isinstance(self._store, Sync):
+            raise Invalid("a transaction of an AsyncStore is entered with `async with`")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is None:
             run(self._commit())
+        self._savings = []
 
     async def __aenter__(self) -> Self:
+        if isinstance(self._store, Sync):
+            raise Invalid("a transaction of a Store is entered with `with`")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is None:
             await arun(self._commit())
+        self._savings = []
 
     async def _commit(self) -> None:
         if self._savings:

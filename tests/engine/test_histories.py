@@ -69,6 +69,9 @@ def scripts(draw: st.DrawFn) -> list[tuple[str, Any]]:
     state = draw(states)
     for action in draw(ACTIONS):
         state = draw(edited_state(state))
+        if draw(st.integers(0, 5)) == 0:  # values that are kept beside the line
+            big = [letter * 70_000 for letter in draw(st.text("abc", max_size=3))]
+            state = {**state, "big": big, "text": draw(st.sampled_from(["x", "y"])) * 80_000 + "end"}
         script.append((action, (state, draw(st.integers(0, 1 << 30)))))
     return script
 
@@ -87,17 +90,12 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
         else:
             store.put("t", state, id=id)
         saved[id] = state
-        for branch, head in thread.forks.items():
-            if id > head and store.get("t", id).parent == head:
-                if store.get("t", branch=branch).id == id:
-                    thread.forks[branch] = id
+        _follow(thread, id)
     elif action == "put on old":
         id = thread.id()
         store.put("t", state, id=id, parent=old)
         saved[id] = state
-        for branch, head in thread.forks.items():
-            if head == old and store.get("t", branch=branch).id == id:
-                thread.forks[branch] = id
+        _follow(thread, id)
     elif action == "update":
         id = thread.id()
         names = list(state)[: chance % 3]
@@ -133,7 +131,7 @@ def perform(thread: Thread, action: str, state: dict[str, Any], chance: int) -> 
 
 
 def _follow(thread: Thread, id: str) -> None:
-    """A branch whose head was the latest goes on with what was put upon it."""
+    """A branch whose head something was put upon goes on with it, unless that opened a branch."""
     parent = thread.store.get("t", id).parent
     for branch, head in thread.forks.items():
         if head == parent and thread.store.get("t", branch=branch).id == id:

@@ -68,6 +68,8 @@ class Memory(Backend):
                     for step in reversed(undo):
                         step()
                     return place
+            for space in {change.space for change in batch if isinstance(change, Delete)}:
+                tables[space].drop_empty()
             return None
 
     async def size(self) -> int:
@@ -133,6 +135,11 @@ class _Table:
         part.add(row)
         undo.append(_later(part.remove, row))
         return True
+
+    def drop_empty(self) -> None:
+        """Let go of what held rows that are gone."""
+        for start in [start for start, part in self._parts.items() if not part.rows]:
+            del self._parts[start]
 
     def size(self) -> int:
         """The bytes of bodies and names, and what holding a row costs."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from holdfast.backends.port import Change, Create, Ensure, Put
+from holdfast.backends.port import Change, Create, Ensure, Expect, Put
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
 from holdfast.engine.ground import Ground
-from holdfast.engine.heads import Head
+from holdfast.engine.heads import Head, Heads
 from holdfast.engine.ids import new_id
-from holdfast.engine.lines import At, Lines, Memo, OnBranch, Place, Root
+from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Place, Root
 from holdfast.engine.records import (
     Branch,
     Info,
@@ -30,7 +30,7 @@ from holdfast.engine.records import (
     step_body,
 )
 from holdfast.engine.states import Held, States, weigh
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.model.diff import diff_maps
 from holdfast.model.drafts import EMPTY
 from holdfast.model.folded import diff_folded
@@ -102,6 +102,11 @@ class Prepared:
         self.conditions[len(self.changes)] = condition
         self.changes.append(change)
 
+    @property
+    def head(self) -> Head:
+        """What is known of the step besides its state."""
+        return Head(self.point, self.step.header, None if self.parent is None else self.parent.id)
+
 
 class _Condition(Enum):
     LINE = "the line is as it was"
@@ -117,23 +122,24 @@ class IdTaken(Exception):
 class Appender:
     """Appends steps to lines."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States) -> None:
+    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads) -> None:
         self._ground = ground
         self._lines = lines
         self._states = states
+        self._heads = heads
 
-    async def append(self, *savings: Saving) -> list[Point]:
-        """Append one step to each of some lines, all or none; several to one line follow each other."""
-        taken: dict[int, list[bytes]] = {}  # for each step, the parents whose next place others had
+    async def append(self, *savings: Saving) -> list[Head]:
+        """Append one step to each of some lines, all or none; several to one line follow each other.
+
+        A step that is to be saved only if it changes something, and does not, is stood for by its parent.
+        """
+        taken: dict[int, list[Place]] = {}  # for each step, where the parents were whose next place others had
         swept = 0
         for _ in range(_ATTEMPTS):
-            prepared: list[Prepared] = []
+            batch = _Batch()
             try:
                 for number, saving in enumerate(savings):
-                    each = await self._prepare_now(saving, prepared, taken.get(number, []))
-                    if saving.if_changed and each.parent is not None and each.step.edit == EditMap():
-                        return [each.parent]
-                    prepared.append(each)
+                    await self._add(batch, saving, taken.get(number, ()))
             except MissingNode:
                 # Nodes go when a line is rewritten; if they are missing for good, it will not help to look again.
                 swept += 1
@@ -141,28 +147,49 @@ class Appender:
                     raise
                 await self._start_over(savings)
                 continue
-            changes = prepared[0].changes if len(prepared) == 1 else [c for each in prepared for c in each.changes]
-            failed = await self._ground.backend.apply(changes)
+            except (NotFound, Invalid):
+                # What is remembered of a line may be out of date, and the change right for how it is now.
+                if await self._up_to_date(savings):
+                    raise
+                continue
+            failed = await self._ground.backend.apply(batch.changes)
             if failed is None:
-                for each in prepared:
+                for each in batch.steps:
                     self.remember(each)
-                return [each.point for each in prepared]
-            number, condition = _which(prepared, failed)
-            line, id = savings[number].line, savings[number].id
-            await self._lines.look(line)
-            if id and await self._lines.existing(line, id) is not None:
-                raise IdTaken(id)
-            if condition is _Condition.STEP:
-                self._place_taken(prepared[number], taken.setdefault(number, []))
-            elif condition is _Condition.RIDER:
-                raise Conflict(
-                    "the step's name, or something else that it was to be stored with, is taken",
-                    where=f"line {savings[number].line}",
-                    hint="Use another name",
-                )
+                return [await self._head(saving, each) for saving, each in zip(savings, batch.made, strict=True)]
+            await self._refused(savings, batch, failed, taken)
         raise Conflict(
-            f"others were first {_ATTEMPTS} times", where=f"line {savings[0].line}", hint="Try again with fewer writers"
+            f"others were first {_ATTEMPTS} times",
+            where=f"thread {savings[0].line}",
+            hint="Try again with fewer writers",
         )
+
+    async def _head(self, saving: Saving, made: Prepared | Point) -> Head:
+        if isinstance(made, Prepared):
+            return made.head
+        (head,) = await self._heads.describe(saving.line, [made])
+        return head
+
+    async def _refused(
+        self, savings: Sequence[Saving], batch: _Batch, failed: int, taken: dict[int, list[Place]]
+    ) -> None:
+        """A condition did not hold: see whether to try again."""
+        number, condition, parent = batch.which(failed)
+        saving = savings[number]
+        line = saving.line
+        if condition is _Condition.RIDER:
+            raise name_taken(line)
+        await self._lines.look(line)
+        if saving.id and await self._lines.existing(line, saving.id, saving.parent) is not None:
+            raise IdTaken(saving.id)
+        if condition is _Condition.STEP:
+            if saving.on_conflict is OnConflict.REFUSE:
+                raise Conflict(
+                    f"another checkpoint follows {'the start' if parent is None else parent.id} already",
+                    where=f"thread {line}",
+                    hint="Read the latest state and apply the change to it, or fork a branch",
+                )
+            taken.setdefault(number, []).append(_place_of(parent))
 
     async def _start_over(self, savings: Sequence[Saving]) -> None:
         """Forget what was remembered of the lines."""
@@ -173,52 +200,68 @@ class Appender:
                 if parent is not None:
                     self._states.forget(saving.line, parent.hash)
 
-    def _place_taken(self, prepared: Prepared, taken: list[bytes]) -> None:
-        """Somebody else followed the parent first."""
-        saving, parent = prepared.saving, prepared.parent
-        if saving.on_conflict is OnConflict.REFUSE:
-            raise Conflict(
-                f"another step follows {'the start' if parent is None else f'step {parent.id}'} already",
-                where=f"line {saving.line}",
-                hint="Read the latest state and apply the change to it, or fork a branch",
-            )
-        taken.append(b"" if parent is None else parent.hash)
+    async def _up_to_date(self, savings: Sequence[Saving]) -> bool:
+        """Whether all that is remembered of the lines is still so; by now, it is."""
+        known = [self._lines.known(saving.line) for saving in savings]
+        return known == [await self._lines.look(saving.line) for saving in savings]
 
-    async def _prepare_now(self, saving: Saving, before: Sequence[Prepared], taken: list[bytes]) -> Prepared:
-        """Prepare a step on the parent that it names, as of now."""
+    # One step -------------------------------------------------------------------------------------------------
+
+    async def _add(self, batch: _Batch, saving: Saving, taken: Sequence[Place]) -> None:
+        """Prepare a step on the parent that it names, as of now, and add it to the batch."""
         line = saving.line
-        for each in reversed(before):
-            if each.saving.line == line and saving.parent in (None, each.point.id):
-                return await self.prepare(saving, each.info, each.point, each.held)
-        memo = await self._lines.memo(line)
+        before = batch.last(line)
+        memo = await self._lines.memo(line) if before is None else Memo(before.info, before.point, sole=True)
+        conditions: list[Change] = []
         if memo is None:
-            if saving.parent is not None and not isinstance(saving.parent, Root):
+            if saving.parent is not None and not isinstance(saving.parent, Root) and saving.parent != MAIN:
                 await self._lines.find(line, saving.parent)  # says what is wrong
-            info = self._lines.new_info()
-            return await self.prepare(saving, info, None, None, [Create(LINES, info_row(line, info))])
+            memo = Memo(self._lines.new_info(), None, sole=True)
+            conditions = [Create(LINES, info_row(line, memo.info))]
+            batch.renewed.add(line)  # nobody can remember it yet
+        elif before is None:
+            conditions = [self._lines.unchanged(line, memo.info)]
+        number = await self._lines.branch(line, saving.parent.name) if isinstance(saving.parent, OnBranch) else None
+        earlier = batch.step(line, saving.parent, number)
+        parent = await self._parent(saving, memo) if earlier is None else earlier.point
+        held = earlier.held if earlier is not None else None
+        if held is None and parent is not None:
+            held = await self._states.hold(line, parent)
+            if held.form not in (0, memo.info.form):
+                raise MissingNode("a line was rewritten")
         info = memo.info
-        parent = await self._parent(saving, memo)
-        held = None if parent is None else await self._states.hold(line, parent)
-        if held is not None and held.form not in (0, info.form):
-            raise MissingNode("a line was rewritten")
-        tries = taken.count(b"" if parent is None else parent.hash) if taken else 0
+        place, branches = None, False
         # Where only the latest was meant, the one who was first is the latest by now; unless its id is lower.
-        if tries > (saving.on_conflict is OnConflict.RETRY):
-            branch = Place(await self._lines.free_branch(line), 0)
-            fresh = info._replace(version=info.version + 1)
-            return await self.prepare(
-                saving, fresh, parent, held, self._lines.renewed(line, info), branch, new_branch=True
-            )
-        place = None
-        if isinstance(saving.parent, OnBranch) and parent is not None and parent.branch != saving.parent.branch:
-            place = Place(saving.parent.branch, 0)  # the first step of its own
-        return await self.prepare(saving, info, parent, held, [self._lines.unchanged(line, info)], place)
+        if taken.count(_place_of(parent)) > (saving.on_conflict is OnConflict.RETRY):
+            place, branches = Place(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
+            if line not in batch.renewed:
+                info = info._replace(version=info.version + 1)
+                conditions.append(Put(LINES, info_row(line, info)))
+                batch.renewed.add(line)
+        elif number is not None and parent is not None and parent.branch != number:
+            place = Place(number, 0)  # the first step of its own
+        prepared = await self.prepare(saving, info, parent, held, conditions, place, new_branch=branches)
+        if saving.if_changed and parent is not None and prepared.step.edit == EditMap():
+            await self._stay(batch, prepared)
+        else:
+            batch.add(prepared)
+
+    async def _stay(self, batch: _Batch, prepared: Prepared) -> None:
+        """Nothing changed: the parent stands for the step, if it is still the last one; it gets the riders."""
+        parent, saving = prepared.parent, prepared.saving
+        assert parent is not None  # noqa: S101 - a state without a parent is a change
+        changes = [change for change in prepared.changes if change.space is LINES]
+        if isinstance(saving.parent, OnBranch) or saving.parent is None:
+            changes.append(Expect(STEPS, (*saving.line, parent.branch, parent.seq + 1), None))
+        batch.stay(prepared, parent, changes, saving.riders(parent.id) if saving.riders is not None else ())
 
     async def _parent(self, saving: Saving, memo: Memo) -> Point | None:
         at, point = saving.parent, memo.point
         if at is None:
             return point if memo.sole else await self._lines.newest(saving.line)
         if isinstance(at, Root):
+            return None
+        if at == MAIN and point is None:
             return None
         return point if point is not None and point.id == at else await self._lines.find(saving.line, at)
 
@@ -248,11 +291,11 @@ class Appender:
         if max(len(operation) for _, operation in step.stored) > LARGE:
             edit, objects = set_aside(edit)
             step = Step(header, edit)
-        body = step_body(line, step)
-        base = Place(0, -1) if parent is None else Place(parent.branch, parent.seq)
+        body = step_body(line, step, self._ground.max_bytes)
+        base = _place_of(parent)
         follows = place is None
         place = Place(base.branch, base.seq + 1) if place is None else place
-        child = _child(held, Origin(*place), edit, packed, len(body))
+        child = _child(held, Origin(*place), edit, packed, sum(len(operation) for _, operation in step.stored))
         if objects:
             child.fresh = {**child.fresh, **objects}
         ws = None
@@ -300,7 +343,7 @@ class Appender:
     def remember(self, prepared: Prepared) -> None:
         """Keep what was just stored in mind: it is what the next step will be compared with."""
         line, point, parent, held = prepared.saving.line, prepared.point, prepared.parent, prepared.held
-        held.head = Head(point, prepared.step.header, None if parent is None else parent.id)
+        held.head = prepared.head
         if held.fresh:
             held.fresh = {}
         self._lines.appended(line, prepared.info, point, parent)
@@ -309,6 +352,72 @@ class Appender:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:
             self._states.demote(line, parent.hash)
+
+
+class _Batch:
+    """Steps that are appended together."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.made: list[Prepared | Point] = []
+        """For each step that was asked for, the one that was prepared, or the one that stands for it."""
+        self.renewed: set[Line] = set()
+        """The lines that get a new version, or are new."""
+        self._starts: list[tuple[int, Prepared]] = []
+        self._conditions: dict[int, _Condition] = {}
+
+    @property
+    def steps(self) -> list[Prepared]:
+        return [each for each in self.made if isinstance(each, Prepared)]
+
+    def add(self, prepared: Prepared) -> None:
+        """Another step."""
+        start = len(self.changes)
+        self._starts.append((start, prepared))
+        self._conditions.update((start + place, condition) for place, condition in prepared.conditions.items())
+        self.changes += prepared.changes
+        self.made.append(prepared)
+
+    def stay(self, prepared: Prepared, parent: Point, conditions: Sequence[Change], riders: Sequence[Change]) -> None:
+        """A step that its parent stands for, on conditions."""
+        start = len(self.changes)
+        self._starts.append((start, prepared))
+        self._conditions.update((start + place, _Condition.LINE) for place in range(len(conditions)))
+        start += len(conditions)
+        self._conditions.update((start + place, _Condition.RIDER) for place in range(len(riders)))
+        self.changes += [*conditions, *riders]
+        self.made.append(parent)
+
+    def which(self, failed: int) -> tuple[int, _Condition, Point | None]:
+        """The step, which of its conditions, and its parent, that a place in the batch belongs to."""
+        number = max(number for number, (start, _) in enumerate(self._starts) if start <= failed)
+        return number, self._conditions[failed], self._starts[number][1].parent
+
+    def last(self, line: Line) -> Prepared | None:
+        """The step that comes last on a line so far."""
+        return next((each for each in reversed(self.steps) if each.saving.line == line), None)
+
+    def step(self, line: Line, at: At, branch: int | None) -> Prepared | None:
+        """The step that is named, or the last one of a branch, if it is one of these."""
+        for each in reversed(self.steps):
+            if each.saving.line == line and (at is None or each.point.id == at or each.point.branch == branch):
+                return each
+        return None
+
+    def free_branch(self, line: Line) -> int:
+        """A number that no branch of these steps has."""
+        return 1 + max((each.point.branch for each in self.steps if each.saving.line == line), default=0)
+
+
+def _place_of(parent: Point | None) -> Place:
+    return Place(0, -1) if parent is None else Place(parent.branch, parent.seq)
+
+
+def name_taken(line: Line) -> Conflict:
+    """The error for a name that another step has."""
+    return Conflict(
+        "another checkpoint has the name", where=f"thread {line}", hint="Use another name, or move this one"
+    )
 
 
 def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap | None, size: int) -> Held:
@@ -330,12 +439,3 @@ def _folded(held: Held, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) 
     if known is not None and len(known[1]) >= len(held.tail):
         known = None  # applying so many changes would cost more than reading the nodes
     return Held(root, form, (), 0, known, held.known_weight if known else 0, fresh)
-
-
-def _which(prepared: Sequence[Prepared], failed: int) -> tuple[int, _Condition]:
-    """The step, and which of its conditions, that a place in the batch belongs to."""
-    for number, each in enumerate(prepared):
-        if failed < len(each.changes):
-            return number, each.conditions[failed]
-        failed -= len(each.changes)
-    raise AssertionError("a store named a change that it was not given")

@@ -26,8 +26,8 @@ class Engine:
         self.lines = Lines(ground)
         self.states = States(ground.backend, ground.cache, ground.max_bytes)
         self.heads = Heads(ground)
-        self.appender = Appender(ground, self.lines, self.states)
-        self.rebaser = Rebaser(ground, self.lines, self.states, self.appender)
+        self.appender = Appender(ground, self.lines, self.states, self.heads)
+        self.rebaser = Rebaser(ground, self.lines, self.states, self.heads, self.appender)
         self.rewriter = Rewriter(ground, self.lines, self.states)
         self.writes = Writes(ground, self.lines)
 

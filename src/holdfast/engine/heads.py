@@ -9,6 +9,7 @@ from holdfast.backends.port import Get, Row
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line, Point, open_step
+from holdfast.errors import NotFound
 from holdfast.model.steps import Header
 
 
@@ -54,10 +55,12 @@ class Heads:
         if wanted:
             (found,) = await self._ground.backend.read([Get(STEPS, wanted)])
             at_hand.update((row.key, row) for row in found)
-        headers = {
-            commit: open_step(line, at_hand[*line, *point[:2]], self._ground.max_bytes).header
-            for commit, point in missing.items()
-        }
+        headers = {}
+        for commit, point in missing.items():
+            row = at_hand.get((*line, *point[:2]))
+            if row is None:
+                raise _gone(line)
+            headers[commit] = open_step(line, row, self._ground.max_bytes).header
         parents = {header.parents[0][:2] for header in headers.values() if header.parents}
         ids = {row.key[2:]: Point.of(row).id for row in at_hand.values()}
         others = [(*line, *place) for place in parents if place not in ids]
@@ -66,7 +69,15 @@ class Heads:
             ids.update((row.key[2:], Point.of(row).id) for row in found)
         heads = {}
         for commit, header in headers.items():
-            parent = ids[header.parents[0][:2]] if header.parents else None
+            parent = None
+            if header.parents:
+                parent = ids.get(header.parents[0][:2])
+                if parent is None:
+                    raise _gone(line)
             heads[commit] = Head(missing[commit], header, parent)
             self.keep(line, heads[commit])
         return heads
+
+
+def _gone(line: Line) -> NotFound:
+    return NotFound("the checkpoint is not there any more", where=f"thread {line}", hint="It was deleted meanwhile")

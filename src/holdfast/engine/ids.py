@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
+
+from holdfast.engine.records import check_name
 
 _GREGORIAN = 0x01B21DD213814000
 """From the start of the Gregorian calendar to 1970, in units of 100 nanoseconds."""
@@ -17,11 +20,11 @@ def new_id(time: int, after: str = "") -> str:
     if made > after:
         return made
     ticks = _ticks(after)
-    if ticks is not None:  # a clock that is ahead made the other one
+    if ticks is not None and ticks + 1 < _END:  # a clock that is ahead made the other one
         return _uuid6(ticks + 1)
     # The caller's own kind of id: whatever it is, its continuation sorts after it.
     stem, _, last = after.partition("~")
-    return f"{stem}~{new_id(time, last)}"
+    return check_name(f"{stem}~{new_id(time, last)}", "id made to follow that of the parent")
 
 
 def _uuid6(ticks: int) -> str:
@@ -30,12 +33,11 @@ def _uuid6(ticks: int) -> str:
     return f"{whole[:8]}-{whole[8:12]}-{whole[12:16]}-{whole[16:20]}-{whole[20:]}"
 
 
+_UUID6 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}-[0-9a-f]{12}")
+_END = 1 << 60
+
+
 def _ticks(id: str) -> int | None:
     """The time in a version 6 UUID; None if this is none."""
-    parts = id.split("-")
-    if [len(part) for part in parts] != [8, 4, 4, 4, 12] or not parts[2].startswith("6"):
-        return None
-    try:
-        return int(parts[0] + parts[1] + parts[2][1:], 16)
-    except ValueError:
-        return None
+    match = _UUID6.fullmatch(id)
+    return None if match is None else int("".join(match.groups()), 16)

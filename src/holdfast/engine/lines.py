@@ -21,9 +21,13 @@ class Place(NamedTuple):
 
 
 class OnBranch(NamedTuple):
-    """Stands for the last step of a branch."""
+    """Stands for the last step of a branch, by its name."""
 
-    branch: int
+    name: str
+
+
+MAIN = OnBranch("main")
+"""The branch that every line has from its first step on."""
 
 
 class Root:
@@ -45,7 +49,7 @@ _POINT_WEIGHT = 600
 class Memo(NamedTuple):
     """A line as a writer remembers it: its row, and a step that was appended last or was the latest.
 
-    It is `sole` if the line has no branches, and that step is its last one and the latest. A new branch changes the
+    It is `sole` if the thread has no branches, and that step is its last one and the latest. A new branch changes the
     line's version; so as long as the version is the same and the place after the step is free, this holds.
     """
 
@@ -77,8 +81,13 @@ class Lines:
 
     async def memo(self, line: Line) -> Memo | None:
         """What is remembered of a line, or else what the store says; None if there is no such line."""
-        known: Memo | None = self._ground.cache.get(("line", line))
+        known = self.known(line)
         return await self.look(line) if known is None else known
+
+    def known(self, line: Line) -> Memo | None:
+        """What is remembered of a line."""
+        memo: Memo | None = self._ground.cache.get(("line", line))
+        return memo
 
     async def look(self, line: Line) -> Memo | None:
         """What the store says of a line."""
@@ -113,7 +122,7 @@ class Lines:
 
     def appended(self, line: Line, info: Info, point: Point, parent: Point | None) -> None:
         """Keep in mind that a step was just appended."""
-        known: Memo | None = self._ground.cache.get(("line", line))
+        known = self.known(line)
         if known is None:
             sole = parent is None and not point.branch
         else:
@@ -178,9 +187,9 @@ class Lines:
     async def find_row(self, line: Line, at: At, *, bodies: bool = True) -> Row:
         """The same, as its row."""
         if isinstance(at, Root):
-            raise NotFound("the start of a line is no step", where=f"line {line}")
+            raise NotFound("the start of a thread is no checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
-            head = await self.head(line, at.branch)
+            head = await self.head(line, await self.branch(line, at.name))
             at = Place(head.branch, head.seq)
         queries = [self._query(line, at, bodies)]
         (rows,) = await self._backend.read(queries)
@@ -197,11 +206,17 @@ class Lines:
         (rows,) = await self._backend.read([self._latest_query(line)])
         return Point.of(rows[0]) if rows else None
 
-    async def existing(self, line: Line, id: str) -> Row | None:
-        """The step that has an id already. The store is not asked where the id is greater than all of the line's."""
-        known: Memo | None = self._ground.cache.get(("line", line))
-        if known is not None and known.sole and (known.point is None or known.point.id < id):
-            return None
+    async def existing(self, line: Line, id: str, parent: At) -> Row | None:
+        """The step that has an id already.
+
+        The store is not asked where the step is to follow the latest one and its id is greater: if that is so no
+        longer, its place will be taken.
+        """
+        known = self.known(line)
+        if known is not None and known.sole:
+            latest = known.point
+            if latest is None or (latest.id < id and parent in (None, latest.id)):
+                return None
         (found,) = await self._backend.read([self._query(line, id)])
         return found[0] if found else None
 
@@ -225,15 +240,15 @@ class Lines:
         return rows if limit is None else rows[:limit]
 
     async def at_time(self, line: Line, time: int) -> Point:
-        """What was the latest step at a time (nanoseconds since 1970)."""
+        """The step that was saved last by a time (nanoseconds since 1970)."""
         found: list[Point] = []
         for branch in [0, *(branch.branch for branch in await self.branches(line))]:
             point = await self._last_before(line, branch, time)
             if point is not None:
                 found.append(point)
         if not found:
-            raise NotFound("the line has no step of that time or before", where=f"line {line}")
-        return max(found, key=lambda point: (point.id, point.revision))
+            raise NotFound("the thread has no checkpoint of that time or before", where=f"thread {line}")
+        return max(found, key=lambda point: (point.time, point.id, point.revision))
 
     async def _last_before(self, line: Line, branch: int, time: int) -> Point | None:
         """The last step of a branch that is not after a time. Times do not decrease along a branch."""
@@ -268,7 +283,9 @@ class Lines:
         if at is None or await self.look(line) is None:
             return no_line(line)
         what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
-        return NotFound(f"the line has no step with {what}", where=f"line {line}", hint="List its steps with log()")
+        return NotFound(
+            f"the thread has no checkpoint with {what}", where=f"thread {line}", hint="List them with log()"
+        )
 
     # Branches -------------------------------------------------------------------------------------------------
 
@@ -278,13 +295,13 @@ class Lines:
         return [Branch.of(row) for row in rows]
 
     async def branch(self, line: Line, name: str) -> int:
-        """The number of the branch with a name."""
-        if name == "main":
-            return 0
+        """The number of the branch with a name. The first one is main, unless a new revision took the name over."""
         for branch in await self.branches(line):
             if branch.name == name:
                 return branch.branch
-        raise NotFound(f"the line has no branch {name!r}", where=f"line {line}", hint="See branches()")
+        if name == MAIN.name:
+            return 0
+        raise NotFound(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
     async def head(self, line: Line, branch: int) -> Point:
         """The last step of a branch; while it has none of its own, the step that it starts from."""
@@ -292,7 +309,9 @@ class Lines:
         if head:
             return Point.of(head[0])
         if not rows:
-            raise no_line(line) if branch == 0 else NotFound(f"the line has no branch {branch}", where=f"line {line}")
+            raise (
+                no_line(line) if branch == 0 else NotFound(f"the thread has no branch {branch}", where=f"thread {line}")
+            )
         base = Branch.of(rows[0])
         return await self.find(line, Place(base.base_branch, base.base_length - 1))
 
@@ -305,10 +324,12 @@ class Lines:
         """A new branch that goes on from a step. Copies nothing."""
         while True:
             info = await self.info(line)
-            taken = [branch.name for branch in await self.branches(line)]
-            if name in {"main", *taken} and name:
-                raise Conflict(f"the line has a branch {name!r} already", where=f"line {line}", hint="Use another name")
-            number = await self.free_branch(line)
+            others = await self.branches(line)
+            if name in {MAIN.name, *(branch.name for branch in others)}:
+                raise Conflict(
+                    f"the thread has a branch {name!r} already", where=f"thread {line}", hint="Use another name"
+                )
+            number = others[-1].branch + 1 if others else 1
             branch = Branch(number, at.branch, at.seq + 1, self._ground.clock(), name)
             changes = [*self.renewed(line, info), Create(BRANCHES, branch.row(line))]
             if await self._backend.apply(changes) is None:
@@ -319,21 +340,22 @@ class Lines:
 
     async def set_ref(self, line: Line, kind: str, name: str, id: str, *, move: bool = False) -> None:
         """Give a step a name, which one step of a line can have, or a tag, which any number can."""
-        info = await self.info(line)
-        key = (*line, kind, name, "" if kind == NAME else id)
-        row = Row(key, (id, self._ground.clock()))
+        row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._ground.clock()))
         change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
-        failed = await self._backend.apply([self.unchanged(line, info), change])
-        if failed == 1:
-            owners = [owner for _, owner in await self.refs(line, kind, name)]
-            if owners != [id]:
-                raise Conflict(
-                    f"another step has the name {name!r}",
-                    where=f"step {''.join(owners)} of line {line}",
-                    hint="Use another name, or move this one (move=True)",
-                )
-        elif failed is not None:
-            raise Conflict("the line changed meanwhile", where=f"line {line}", hint="Try again")
+        while True:
+            failed = await self._backend.apply([self.unchanged(line, await self.info(line)), change])
+            if failed is None:
+                return
+            if failed:
+                owners = [owner for _, owner in await self.refs(line, kind, name)]
+                if owners and owners != [id]:
+                    raise Conflict(
+                        f"another checkpoint has the name {name!r}",
+                        where=f"checkpoint {owners[0]} of thread {line}",
+                        hint="Use another name, or move this one (move=True)",
+                    )
+                if owners:
+                    return
 
     async def drop_ref(self, line: Line, kind: str, name: str, id: str | None = None) -> None:
         """Take a name or a tag away, from one step or from all."""
@@ -348,4 +370,6 @@ class Lines:
 
 def no_line(line: Line) -> NotFound:
     """The error for a line that is not there."""
-    return NotFound("there is no such line, or it has no step yet", where=f"line {line}", hint="See threads()")
+    return NotFound(
+        "there is no such thread, or it has no checkpoint yet", where=f"thread {line}", hint="See threads()"
+    )

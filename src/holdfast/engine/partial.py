@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.codec import Codec, wire
 from holdfast.engine.append import Edit
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held, States, weigh
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.model import views
 from holdfast.model.diff import diff
 from holdfast.model.drafts import EMPTY, Draft, MapDraft, draft
 from holdfast.model.operations import EditMap, LoadLarge, Operation, Set
 from holdfast.model.packed import Packed, flatten, pack_state, unpack
-from holdfast.model.trees import Rounds, Workspace
+from holdfast.model.trees import MissingNode, Rounds, Workspace
 
 T = TypeVar("T")
 
@@ -35,39 +35,62 @@ class Partial:
         self._line = line
         self._point = point
         self._held = held
+        self._given = held is not None
         self._ws = Workspace()
         self._draft: MapDraft | None = None
 
     async def names(self) -> list[str]:
         """The channels of the state, in order."""
-        state = await self._state()
-        found = await self._nodes(views.keys(self._ws, state))
+
+        async def ask() -> list[bytes] | None:
+            return await self._nodes(views.keys(self._ws, await self._state()))
+
+        found = await self._asked(ask)
         return [str(name) for name in self._codec.unpack_items(found or [])]
 
     async def has(self, path: Sequence[Any]) -> bool:
         """Whether there is a value at a path."""
-        return await self._find(path) is not None
+        return await self._asked(lambda: self._find(path)) is not None
 
     async def value(self, path: Sequence[Any]) -> Any:
         """The value at a path of a channel's name and keys of dicts below."""
-        found = await self._found(path)
-        packed = await self._nodes(views.whole(self._ws, found))
-        resolved = await self._states.resolved(self._line, {b"": packed})
+
+        async def ask() -> Packed:
+            return await self._nodes(views.whole(self._ws, await self._found(path)))
+
+        resolved = await self._states.resolved(self._line, {b"": await self._asked(ask)})
         return unpack(self._codec, resolved[b""])
 
     async def length(self, path: Sequence[Any]) -> int:
         """How many items the list at a path has."""
+        return await self._asked(lambda: self._length(path))
+
+    async def slice(self, path: Sequence[Any], start: int | None, stop: int | None) -> list[Any]:
+        """A run of the list at a path, as `list[start:stop]` would give it."""
+
+        async def ask() -> Packed:
+            first, last, _ = slice(start, stop).indices(await self._length(path))
+            return await self._nodes(views.items(self._ws, await self._found(path), first, max(first, last)))
+
+        resolved = await self._states.resolved(self._line, {b"": await self._asked(ask)})
+        return list(unpack(self._codec, resolved[b""]))
+
+    async def _length(self, path: Sequence[Any]) -> int:
         found = views.length(await self._found(path))
         if found is None:
             raise Invalid("what is there is no list", where=path_text(path))
         return found
 
-    async def slice(self, path: Sequence[Any], start: int | None, stop: int | None) -> list[Any]:
-        """A run of the list at a path, as `list[start:stop]` would give it."""
-        first, last, _ = slice(start, stop).indices(await self.length(path))
-        packed = await self._nodes(views.items(self._ws, await self._found(path), first, max(first, last)))
-        resolved = await self._states.resolved(self._line, {b"": packed})
-        return list(unpack(self._codec, resolved[b""]))
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a question gives; asked again if the line was rewritten since the state was first looked at."""
+        try:
+            return await ask()
+        except MissingNode:
+            if self._point is None or self._given:
+                raise
+            self._states.forget(self._line, self._point.hash)
+            self._held, self._draft, self._ws = None, None, Workspace()
+            return await ask()
 
     async def old(self, path: Sequence[Any]) -> Packed | None:
         """The packed value at a path, if there is one."""
@@ -124,8 +147,8 @@ class _Remove:
 _REMOVE = _Remove()
 
 
-class _Branching(dict[Any, Any]):
-    """The changes below a key."""
+class _Branching(dict[bytes, tuple[Any, Any]]):
+    """The changes below a key: keys and changes, by packed key, since 1 and True are equal in Python and not here."""
 
 
 def change_parts(
@@ -138,11 +161,10 @@ def change_parts(
     """An edit that sets values at paths and removes others, and reads no more of the state than that takes."""
     tree = _Branching()
     for path, value in put.items():
-        name = path_text(path)
-        (packed,) = pack_state(codec, {name: value}).values()
-        _plant(tree, path, packed)
+        packed = _packed(codec, path, value)
+        _plant(codec, tree, path, packed)
     for path in removed:
-        _plant(tree, path, _REMOVE)
+        _plant(codec, tree, path, _REMOVE)
 
     async def edit(parent: Point | None, held: Held | None) -> EditMap:
         grower = _Grower(codec, Partial(states, codec, line, parent, held), held)
@@ -151,18 +173,29 @@ def change_parts(
     return edit
 
 
-def _plant(tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
+def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
+    try:
+        (packed,) = pack_state(codec, {"": value}).values()
+    except HoldfastError:
+        for key in reversed(path):
+            value = {key: value}
+        codec.pack(value)  # fails for the same reason, and knows the whole path
+        raise
+    return packed
+
+
+def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
     if not path or type(path[0]) is not str:
         raise Invalid("a path starts with the name of a channel", where=repr(tuple(path)))
-    *stem, last = path
-    for key in stem:
-        below = tree.setdefault(key, _Branching())
+    *stem, last = codec.pack_items(path)
+    for packed, key in zip(stem, path, strict=False):
+        _, below = tree.setdefault(packed, (key, _Branching()))
         if not isinstance(below, _Branching):
             raise Invalid("two changes are made in one place", where=path_text(path))
         tree = below
     if last in tree:
         raise Invalid("two changes are made in one place", where=path_text(path))
-    tree[last] = leaf
+    tree[last] = (path[-1], leaf)
 
 
 class _Grower:
@@ -177,8 +210,9 @@ class _Grower:
         """The edit of the dict at a path."""
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
-        for key, change in tree.items():
-            here, packed_key = (*path, key), self._codec.pack(key)
+        for packed_key, (key, change) in tree.items():
+            key, packed_key = await self._as_there(path, key, packed_key)
+            here = (*path, key)
             if isinstance(change, _Remove):
                 if not await self._state.has(here):
                     raise NotFound("there is nothing to remove", where=path_text(here))
@@ -192,6 +226,14 @@ class _Grower:
             else:
                 put.append((packed_key, Set(self._new(here, change))))
         return EditMap(tuple(removed), tuple(put))
+
+    async def _as_there(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
+        """The key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key to Python."""
+        if isinstance(key, int | float) and key == key:
+            for kind in (bool, int, float):
+                if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):
+                    return kind(key), self._codec.pack(kind(key))
+        return key, packed
 
     async def _set(self, path: tuple[Any, ...], new: Packed) -> Operation | None:
         if weigh(new) > _WORTH_COMPARING:
@@ -212,11 +254,10 @@ class _Grower:
     def _new(self, path: tuple[Any, ...], tree: _Branching) -> bytes:
         """A dict that is not there yet."""
         entries: dict[bytes, Packed] = {}
-        for key, change in tree.items():
+        for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
                 raise NotFound("there is nothing to remove", where=path_text((*path, key)))
-            below = self._new((*path, key), change) if isinstance(change, _Branching) else change
-            entries[self._codec.pack(key)] = below
+            entries[packed_key] = self._new((*path, key), change) if isinstance(change, _Branching) else change
         return flatten(entries)
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from holdfast.backends.port import Change, Create, Put, Row, Scan
+from holdfast.backends.port import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, STEPS
-from holdfast.engine.append import Appender, Edit, IdTaken, Prepared, Saving
+from holdfast.engine.append import Appender, Edit, IdTaken, Prepared, Saving, name_taken
 from holdfast.engine.ground import Ground
-from holdfast.engine.lines import Lines, Place, Root
+from holdfast.engine.heads import Head, Heads
+from holdfast.engine.lines import MAIN, Lines, Place, Root
 from holdfast.engine.records import Branch, Info, Line, Point, info_row, open_step
 from holdfast.engine.states import Held, States
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, Invalid
 from holdfast.model.diff import diff_maps
 from holdfast.model.operations import EditMap
+from holdfast.model.packed import PackedMap
 from holdfast.model.steps import Step
+from holdfast.model.trees import MissingNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +34,23 @@ class _Old:
 class Rebaser:
     """Makes new revisions of steps."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States, appender: Appender) -> None:
+    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads, appender: Appender) -> None:
         self._ground = ground
         self._lines = lines
         self._states = states
+        self._heads = heads
         self._appender = appender
 
-    async def save(self, *savings: Saving) -> list[Point]:
+    async def save(self, *savings: Saving) -> list[Head]:
         """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
+        named = [(saving.line, saving.id) for saving in savings if saving.id]
+        if len(set(named)) < len(named):
+            raise Invalid("two checkpoints that are saved together have one id", hint="Save them one after the other")
+        swept = 0
         while True:
             taken = None
             for saving in savings:
-                taken = await self._lines.existing(saving.line, saving.id) if saving.id else None
+                taken = await self._lines.existing(saving.line, saving.id, saving.parent) if saving.id else None
                 if taken is not None:
                     break
             if taken is None:
@@ -52,42 +60,68 @@ class Rebaser:
                     continue
             if len(savings) > 1:
                 raise Conflict(
-                    f"step {Point.of(taken).id} is there already, and cannot be saved again together with others",
-                    where=f"line {Line(*map(str, taken.key[:2]))}",
+                    f"checkpoint {Point.of(taken).id} is there already, and cannot be saved again together with others",
+                    where=f"thread {Line(*map(str, taken.key[:2]))}",
                     hint="Save it alone, or under another id",
                 )
-            again = await self._save_again(savings[0], self._open(savings[0].line, taken))
+            try:
+                again = await self._save_again(savings[0], self._open(savings[0].line, taken))
+            except MissingNode:
+                # The line was rewritten meanwhile; if that is not it, it will not help to look again.
+                swept += 1
+                if swept > 2:
+                    raise
+                self._ground.cache.clear()
+                continue
             if again is not None:
                 return [again]
 
-    async def _save_again(self, saving: Saving, old: _Old) -> Point | None:
+    async def _save_again(self, saving: Saving, old: _Old) -> Head | None:
         """The step that now has the id; None if the line changed meanwhile."""
         line = saving.line
         await self._check_parent(saving, old)
         info = await self._lines.info(line)
+        riders = await self._riders(saving)
         if await self._is_same(saving, old):
-            if saving.riders is not None:
-                await self._ground.backend.apply([self._lines.unchanged(line, info), *saving.riders(saving.id)])
-            return old.point
+            if riders and await self._ground.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
+                return None
+            (head,) = await self._heads.describe(line, [old.point])
+            return head
         parents = old.step.header.parents
         parent = await self._lines.find(line, Place(*parents[0][:2])) if parents else None
         held = None if parent is None else await self._states.hold(line, parent)
+        if held is not None and held.form not in (0, info.form):
+            raise MissingNode("a line was rewritten")
         fresh = info._replace(version=info.version + 1)
-        moving = _Moving(line, fresh, await self._lines.free_branch(line), await self._lines.branches(line))
-        saving = replace(saving, time=saving.time or max(self._ground.clock(), old.point.time))
-        revision = old.point.revision + 1
+        moving = _Moving(line, fresh, await self._lines.branches(line))
+        saving = replace(saving, time=saving.time or max(self._ground.clock(), old.point.time), riders=lambda _: riders)
+        number = moving.new_branch()
         first = await self._appender.prepare(
-            saving, fresh, parent, held, (), Place(moving.new_branch(), 0), new_branch=True, revision=revision
+            saving, fresh, parent, held, (), Place(number, 0), new_branch=True, revision=old.point.revision + 1
         )
         moving.done.append(first)
+        moving.take_over_name(old.point.branch, first)
         await self._move_children(moving, old, first)
-        changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, fresh))]
+        changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, fresh)), *moving.ends]
         changes += [change for each in moving.done for change in each.changes] + moving.renamed
         if await self._ground.backend.apply(changes) is not None:
             return None
         for each in moving.done:
             self._appender.remember(each)
-        return first.point
+        return first.head
+
+    async def _riders(self, saving: Saving) -> list[Change]:
+        """What is to be stored with the step, but for a name that it has already."""
+        riders: list[Change] = []
+        for change in saving.riders(saving.id) if saving.riders is not None else ():
+            if isinstance(change, Create):
+                (there,) = await self._ground.backend.read([Get(change.space, [change.row.key])])
+                if there and there[0].columns[0] != saving.id:
+                    raise name_taken(saving.line)
+                if there:
+                    continue
+            riders.append(change)
+        return riders
 
     async def _check_parent(self, saving: Saving, old: _Old) -> None:
         if saving.parent is None:
@@ -98,8 +132,8 @@ class Rebaser:
         parents = old.step.header.parents
         if commit != (parents[0].commit if parents else None):
             raise Conflict(
-                f"step {saving.id} is there already, and follows another step",
-                where=f"line {saving.line}",
+                f"checkpoint {saving.id} is there already, and follows another one",
+                where=f"thread {saving.line}",
                 hint="Save under another id, or name the parent that it has",
             )
 
@@ -119,17 +153,16 @@ class Rebaser:
             before, onto = todo.pop()
             changed = before is old  # the others see the same state before them as they did
             point = before.point
-            onward = await self._step(moving.line, Place(point.branch, point.seq + 1))
             for fork in moving.forks_at(point):
-                row = Branch(moving.new_branch(), onto.point.branch, onto.point.seq + 1, fork.created, fork.name)
-                child = await self._step(moving.line, Place(fork.branch, 0))
-                moving.rename(fork)
-                if child is None:
-                    moving.renamed.append(Create(BRANCHES, row.row(moving.line)))
-                    continue
-                moved = await self._move(moving, child, onto, row.branch, changed)
-                moving.name(moved, row)
-                todo.append((child, moved))
+                child = await self._step(moving, Place(fork.branch, 0))
+                if child is not None:
+                    moved = await self._move(moving, child, onto, moving.new_branch(), changed)
+                    moving.take_over_name(fork.branch, moved)
+                    todo.append((child, moved))
+                elif fork.name:
+                    place = (moving.new_branch(), onto.point.branch, onto.point.seq + 1)
+                    moving.take_over_name(fork.branch, Branch(*place, fork.created, ""))
+            onward = await self._step(moving, Place(point.branch, point.seq + 1))
             if onward is not None:
                 todo.append((onward, await self._move(moving, onward, onto, None, changed)))
 
@@ -137,7 +170,9 @@ class Rebaser:
         self, moving: _Moving, old: _Old, onto: Prepared, new_branch: int | None, changed: bool
     ) -> Prepared:
         header = old.step.header
-        state = await self._states.packed(moving.line, old.point) if changed else _same(old.step.edit)
+        state: PackedMap | Edit = _same(old.step.edit)
+        if changed:
+            state = await self._states.resolved(moving.line, await self._states.packed(moving.line, old.point))
         saving = Saving(
             moving.line,
             state,
@@ -163,13 +198,15 @@ class Rebaser:
         moving.done.append(moved)
         return moved
 
-    async def _step(self, line: Line, place: Place) -> _Old | None:
-        """The step at a place, if it is the last revision of its id."""
+    async def _step(self, moving: _Moving, place: Place) -> _Old | None:
+        """The step at a place, if it is the last revision of its id. Where there is none, there must stay none."""
+        line = moving.line
         (rows,) = await self._ground.backend.read([Scan(STEPS, (*line, *place))])
         if not rows:
+            moving.ends.append(Expect(STEPS, (*line, *place), None))
             return None
-        latest = await self._lines.find_row(line, Point.of(rows[0]).id)
-        return self._open(line, rows[0]) if latest.key == rows[0].key else None
+        latest = await self._lines.find(line, Point.of(rows[0]).id)
+        return self._open(line, rows[0]) if (latest.branch, latest.seq) == place else None
 
     def _open(self, line: Line, row: Row) -> _Old:
         return _Old(Point.of(row), open_step(line, row, self._ground.max_bytes))
@@ -178,13 +215,15 @@ class Rebaser:
 class _Moving:
     """Steps on their way to new branches."""
 
-    def __init__(self, line: Line, info: Info, free: int, branches: list[Branch]) -> None:
+    def __init__(self, line: Line, info: Info, branches: list[Branch]) -> None:
         self.line = line
         self.info = info
         self.done: list[Prepared] = []
+        self.ends: list[Change] = []
+        """The conditions that nothing was appended to what is moved."""
         self.renamed: list[Change] = []
-        self._free = free
         self._branches = branches
+        self._free = branches[-1].branch + 1 if branches else 1
 
     def new_branch(self) -> int:
         self._free += 1
@@ -194,15 +233,21 @@ class _Moving:
         here = (point.branch, point.seq + 1)
         return [branch for branch in self._branches if (branch.base_branch, branch.base_length) == here]
 
-    def rename(self, fork: Branch) -> None:
-        """The new branch takes the name over."""
-        if fork.name:
-            self.renamed.append(Put(BRANCHES, fork._replace(name="").row(self.line)))
-
-    def name(self, moved: Prepared, branch: Branch) -> None:
-        """Give the branch that a moved step begins its name."""
-        made = next(place for place, change in enumerate(moved.changes) if change.space is BRANCHES)
-        moved.changes[made] = Create(BRANCHES, branch.row(self.line))
+    def take_over_name(self, number: int, new: Prepared | Branch) -> None:
+        """The branch that goes on instead of another has its name from now on."""
+        old = next((branch for branch in self._branches if branch.branch == number), None)
+        name = MAIN.name if old is None else old.name
+        if old is None and any(branch.name == name for branch in self._branches):
+            return  # main has gone elsewhere before
+        if old is not None and name:
+            self.renamed.append(Put(BRANCHES, old._replace(name="").row(self.line)))
+        if isinstance(new, Branch):
+            self.renamed.append(Create(BRANCHES, new._replace(name=name).row(self.line)))
+            return
+        for place, change in enumerate(new.changes):
+            if isinstance(change, Create) and change.space is BRANCHES:
+                made = Branch.of(change.row)
+                new.changes[place] = Create(BRANCHES, made._replace(name=name).row(self.line))
 
 
 def _same(edit: EditMap) -> Edit:

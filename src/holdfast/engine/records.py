@@ -12,7 +12,7 @@ from holdfast.backends.spaces import Key
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, Invalid, TooLarge
 from holdfast.model.keys import MAX_NAME
 from holdfast.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.model.objects import PIECE, Pointer, join, parse_pointer, split
@@ -114,9 +114,15 @@ _WORTH_COMPRESSING = 1024
 """A step of fewer bytes is stored as it is: compressing would take a tenth of an append and save little."""
 
 
-def step_body(line: Line, step: Step) -> bytes:
-    """A step in its envelope."""
+def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
+    """A step in its envelope. What could not be read again is not written."""
     content = step.encode()
+    if len(content) > max_bytes:
+        raise TooLarge(
+            f"a checkpoint of {len(content)} bytes is over the limit of {max_bytes}",
+            where=f"thread {line}",
+            hint="Save it in several steps, or raise Limits.max_bytes",
+        )
     how = None if len(content) >= _WORTH_COMPRESSING else Compression.NONE
     return wrap(content, Context(*line, "step", step.commit), schema=step.header.schema, compression=how)
 
@@ -144,10 +150,10 @@ def readable(codec: Codec, metadata: dict[str, object]) -> str:
 
 def where(line: Line, point: Point) -> str:
     """Names a step in an error message."""
-    return f"step {point.id} (branch {point.branch}, number {point.seq}) of line {line}"
+    return f"checkpoint {point.id} (branch {point.branch}, number {point.seq}) of thread {line}"
 
 
-HINT = "Verify the line, and repair it from a mirror or a backup"
+HINT = "Verify the thread, and repair it from a mirror or a backup"
 
 
 # Folds, nodes, large values -----------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ def open_node(line: Line, row: Row) -> tuple[bytes, bytes]:
     """A node's id and its bytes."""
     id = row.key[3]
     if not isinstance(id, bytes):
-        raise Corrupt("a node's id is not bytes", where=f"line {line}", hint=HINT)
+        raise Corrupt("a node's id is not bytes", where=f"thread {line}", hint=HINT)
     return id, unwrap(row.body, Context(*line, "node", id)).content
 
 

@@ -53,26 +53,26 @@ class Rewriter:
     async def refold(self, line: Line) -> None:
         """Fold a line from its first step on: its nodes are then as full as they can be, and what none needs is gone.
 
-        Appends go on meanwhile. `Conflict` if another rewrite of the line is under way.
+        Appends go on meanwhile. `Conflict` if another rewrite of the thread is under way.
         """
         lease = await self._take_lease(line)
         try:
             for _ in range(_ATTEMPTS):
                 if await self._refold(line, lease):
                     return
-            raise Conflict("the line kept changing while it was rewritten", where=f"line {line}", hint="Try again")
+            raise Conflict("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
         finally:
             await self._backend.apply([lease.condition(), Delete(REFS, lease.row.key)])
 
     async def _refold(self, line: Line, lease: _Lease) -> bool:
         info = await self._lines.info(line)
-        await self._sweep(line, info.form)
+        await self._sweep(line, info, lease)
         fresh = Info(info.created, info.version + 1, info.form + 1)
         branches = [Branch(0, 0, 0, 0, ""), *await self._lines.branches(line)]
-        walk = _Walk(line, fresh.form, {(each.base_branch, each.base_length - 1) for each in branches})
+        walk = _Walk(line, info, lease, {(each.base_branch, each.base_length - 1) for each in branches})
         while True:
             for branch in branches:
-                await self._follow(walk, branch, lease)
+                await self._follow(walk, branch)
             changes = [
                 lease.condition(),
                 self._lines.unchanged(line, info),
@@ -87,10 +87,10 @@ class Rewriter:
             if failed < 3:  # not ours any more, or changed in more than its newest steps
                 await self._renew(lease)
                 return False
-        await self._sweep(line, fresh.form)
+        await self._sweep(line, fresh, lease)
         return True
 
-    async def _follow(self, walk: _Walk, branch: Branch, lease: _Lease) -> None:
+    async def _follow(self, walk: _Walk, branch: Branch) -> None:
         """Fold what a branch has beyond what was folded before."""
         number = branch.branch
         while True:
@@ -103,7 +103,7 @@ class Rewriter:
             walk.held[number], walk.done[number] = held, start + len(rows)
             if len(rows) < _PAGE:
                 return
-            await self._renew(lease)
+            await self._renew(walk.lease)
 
     async def _fold_step(self, walk: _Walk, row: Row, held: Held) -> Held:
         """The state after a step. Where it is a folded one, its nodes are stored."""
@@ -113,12 +113,13 @@ class Rewriter:
         held = Held(held.root, held.form, (*held.tail, (Origin(*place), step.edit)))
         if not point.tail:
             ws, root = await self._states.fold(line, held)
-            changes: list[Change] = [
-                Ensure(NODES, node_row(line, walk.form, id, data)) for id, data in ws.created.items()
-            ]
+            changes: list[Change] = [walk.lease.condition(), self._lines.unchanged(line, walk.info)]
+            changes += [Ensure(NODES, node_row(line, walk.form, id, data)) for id, data in ws.created.items()]
             for pointer, value in ws.objects.items():
                 changes += [Ensure(OBJECTS, each) for each in object_rows(line, pointer, value)]
-            await self._backend.apply(changes)
+            if await self._backend.apply(changes) is not None:
+                await self._lines.info(line)  # says so if the line is gone
+                raise _overtaken(line)
             self._states.keep_nodes(ws)
             walk.folds.append(fold_row(line, place, point.hash, walk.form, root))
             held = Held(root, walk.form)
@@ -126,9 +127,12 @@ class Rewriter:
             walk.bases[place] = held
         return held
 
-    async def _sweep(self, line: Line, form: int) -> None:
+    async def _sweep(self, line: Line, info: Info, lease: _Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""
-        await self._backend.apply([Delete(NODES, (*line, form - 1)), Delete(NODES, (*line, form + 1))])
+        conditions = [lease.condition(), self._lines.unchanged(line, info)]
+        swept = [Delete(NODES, (*line, info.form - 1)), Delete(NODES, (*line, info.form + 1))]
+        # Refused, it is for whoever has the lease now.
+        await self._backend.apply([*conditions, *swept])
 
     # One at a time --------------------------------------------------------------------------------------------
 
@@ -137,19 +141,25 @@ class Rewriter:
         key = (*line, "lease", "rewrite", "")
         lease = _Lease(Row(key, (secrets.token_hex(8), now)))
         (old,) = await self._backend.read([Get(REFS, [key])])
-        if old and now - int(old[0].columns[1]) < _LEASE_NS:
-            raise Conflict("another rewrite of the line is under way", where=f"line {line}", hint="Wait for it to end")
+        if old and 0 <= now - int(old[0].columns[1]) < _LEASE_NS:
+            raise Conflict(
+                "another rewrite of the thread is under way", where=f"thread {line}", hint="Wait for it to end"
+            )
         expected = old[0].columns if old else None
         if await self._backend.apply([Expect(REFS, key, expected), Put(REFS, lease.row)]) is not None:
-            raise Conflict("another rewrite of the line has begun", where=f"line {line}", hint="Wait for it to end")
+            raise Conflict("another rewrite of the thread has begun", where=f"thread {line}", hint="Wait for it to end")
         return lease
 
     async def _renew(self, lease: _Lease) -> None:
         token, _ = lease.row.columns
         fresh = Row(lease.row.key, (token, self._ground.clock()))
         if await self._backend.apply([lease.condition(), Put(REFS, fresh)]) is not None:
-            raise Conflict("another rewrite of the line took over", hint="Wait for it to end")
+            raise _overtaken(Line(*map(str, fresh.key[:2])))
         lease.row = fresh
+
+
+def _overtaken(line: Line) -> Conflict:
+    return Conflict("the thread changed while it was rewritten", where=f"thread {line}", hint="Try again")
 
 
 @dataclass
@@ -166,9 +176,11 @@ class _Lease:
 class _Walk:
     """How far a rewrite has come."""
 
-    def __init__(self, line: Line, form: int, wanted: set[tuple[int, int]]) -> None:
+    def __init__(self, line: Line, info: Info, lease: _Lease, wanted: set[tuple[int, int]]) -> None:
         self.line = line
-        self.form = form
+        self.info = info
+        self.lease = lease
+        self.form = info.form + 1
         self.wanted = wanted
         """The places where branches start."""
         self.bases: dict[tuple[int, int], Held] = {(0, -1): Held(EMPTY, 0)}

@@ -110,7 +110,7 @@ def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
     if any(map(is_pointer, old[start:old_end])):
         as_pointers = [pointer_to(item).encode() if len(item) > LARGE else item for item in new]
         if as_pointers != new:
-            return diff_lists(old, as_pointers)
+            return _with_values(diff_lists(old, as_pointers), dict(zip(as_pointers, new, strict=True)))
     parts: ListParts = [Keep(0, start)] if start else []
     done = start
     reached = start  # where in the old list the last kept run ended
@@ -123,6 +123,16 @@ def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
     if end:
         parts.append(Keep(old_end, end))
     return EditList(joined(parts))
+
+
+def _with_values(edit: EditList | EditMap, values: dict[bytes, bytes]) -> EditList | EditMap:
+    """The same edit, with the values for what stood as pointers only to be compared."""
+    if not isinstance(edit, EditList):
+        return edit
+    parts: ListParts = []
+    for part in edit.parts:
+        parts.append(part if isinstance(part, Keep | Change) else tuple(values.get(item, item) for item in part))
+    return EditList(tuple(parts))
 
 
 def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int) -> None:

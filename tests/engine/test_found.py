@@ -1,0 +1,392 @@
+"""What once went wrong: two stores on one file, stale memories, rewrites that were overtaken, large values, odd ids."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend, Batch, Delete, Query, Row, Scan
+from holdfast.backends.spaces import NODES, REFS, SPACES
+from holdfast.backends.wrap import Wrapper
+from holdfast.codec import Codec, Limits
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.engine.ids import new_id
+from holdfast.errors import Conflict, Invalid, NotFound, TooLarge
+from holdfast.store import Store
+from tests.engine.lines import KINDS, Clock, backend, store_on
+
+LARGE = ["a" * 100_000, "b" * 100_000, "c" * 100_000]
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A backend for several stores, closed in the end."""
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def stores(on: Backend, **settings: Any) -> tuple[Store, Store]:
+    clock = Clock()
+    return store_on(on, clock=clock, **settings), store_on(on, clock=clock, **settings)
+
+
+class Meddling(Wrapper):
+    """Has something done just before the so-manieth read or batch."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.before_read: dict[int, Callable[[], object]] = {}
+        self.before_apply: dict[int, Callable[[], object]] = {}
+        self.reads = self.applies = 0
+
+    def arm(self, *, read: int = -1, apply: int = -1, act: Callable[[], object]) -> None:
+        """Counted from now."""
+        self.before_read = {self.reads + read: act} if read >= 0 else {}
+        self.before_apply = {self.applies + apply: act} if apply >= 0 else {}
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        act = self.before_read.pop(self.reads, None)
+        self.reads += 1
+        if act is not None:
+            act()
+        return await self.inner.read(queries)
+
+    async def apply(self, batch: Batch) -> int | None:
+        act = self.before_apply.pop(self.applies, None)
+        self.applies += 1
+        if act is not None:
+            act()
+        return await self.inner.apply(batch)
+
+
+# Large values -----------------------------------------------------------------------------------------------------
+
+
+def test_large_items_added_by_a_cold_writer_are_stored(shared: Backend) -> None:
+    for count in (1, 2, 3):
+        store_on(shared).put("t", {"list": LARGE[:count]})
+    assert store_on(shared).get("t").state == {"list": LARGE}
+
+
+def test_large_items_stay_through_folds_and_partial_changes(shared: Backend) -> None:
+    store = store_on(shared, fold_every=2, cache_bytes=0)
+    for count in (1, 2, 3):
+        store.put("t", {"list": LARGE[:count], "n": count})
+    store.update("t", {"list": [*LARGE, "small"], "n": 4})
+    assert store_on(shared).get("t").state == {"list": [*LARGE, "small"], "n": 4}
+
+
+def test_children_with_large_items_are_rebased(shared: Backend) -> None:
+    store = store_on(shared, cache_bytes=0, fold_every=2)
+    store.put("t", {"list": ["x"]}, id="1")
+    store.put("t", {"list": ["x", LARGE[0]]}, id="2")
+    store.put("t", {"list": ["x", LARGE[0], "y"]}, id="3")
+    store.put("t", {"other": 1}, id="1")
+    assert store.get("t", "1").state == {"other": 1}
+    assert store.get("t", "2").state == {"list": ["x", LARGE[0]]}
+    assert store.get("t", "3").state == {"list": ["x", LARGE[0], "y"]}
+
+
+def test_what_could_not_be_read_is_not_written() -> None:
+    ground = Ground(run(Memory.open("memory://")), codec=Codec(limits=Limits(max_bytes=1 << 20)))
+    store = Store(Engine(ground), "")
+    store.put("t", {"n": 1})
+    channels = {f"c{n}": ["x" * 60_000] * 8 for n in range(3)}
+    with pytest.raises(TooLarge, match=r"over the limit of 1048576 \(at thread 't'\). Save it in several"):
+        store.put("t", channels)
+    assert store.put("t", {"n": 2}).parent == store.log("t")[1].id
+
+
+def test_the_cache_weighs_what_it_holds_uncompressed() -> None:
+    store = store_on(run(Memory.open("memory://")), cache_bytes=2 << 20)
+    for n in range(20):
+        for turn in range(10):
+            store.put(f"t{n}", {"text": f"{turn}" * 60_000})
+    held = [entry for entry, _ in store.engine.ground.cache._entries.values() if hasattr(entry, "tail")]
+    tails = sum(len(op.value) for each in held for _, edit in each.tail for _, op in edit.put)
+    assert tails <= 2 << 20
+
+
+# Stale memories ---------------------------------------------------------------------------------------------------
+
+
+def test_unchanged_is_judged_by_what_is_there_now(shared: Backend) -> None:
+    one, other = stores(shared)
+    one.put("t", {"v": 1})
+    other.put("t", {"v": 2})
+    one.put("t", {"v": 1}, if_changed=True)
+    assert other.get("t").state == {"v": 1}
+
+
+def test_a_change_is_judged_by_what_is_there_now(shared: Backend) -> None:
+    one, other = stores(shared)
+    one.put("t", {"a": 1})
+    other.update("t", {("d", "x"): 1})
+    one.update("t", {}, remove=[("d", "x")])
+    assert one.get("t").state == {"a": 1, "d": {}}
+    with pytest.raises(NotFound):
+        one.update("t", {}, remove=[("d", "x")])
+
+
+def test_an_id_that_others_saved_meanwhile_is_seen(shared: Backend) -> None:
+    one, other = stores(shared)
+    one.put("t", {"v": 1}, id="1")
+    one.put("t", {"v": 2}, id="2")
+    other.put("t", {"v": 3}, id="3")
+    one.put("t", {"v": 33}, id="3")
+    assert [(each.id, each.parent) for each in one.log("t")] == [("3", "2"), ("2", "1"), ("1", None)]
+    assert one.get("t", "3").state == {"v": 33}
+    other.put("t", {"v": 4}, id="4")
+    other.put("t", {"v": 5}, id="5")
+    with pytest.raises(Conflict, match="checkpoint 4 is there already, and follows another one"):
+        one.put("t", {"v": 44}, id="4", parent="5")
+
+
+def test_a_thread_deleted_and_made_anew_by_another(shared: Backend) -> None:
+    one, other = stores(shared, fold_every=2)
+    for n in range(5):
+        one.put("t", {"n": n})
+    other.delete("t")
+    other.put("t", {"fresh": True})
+    one.put("t", {"fresh": True, "more": 1})
+    assert len(one.log("t")) == 2
+    assert other.get("t").state == {"fresh": True, "more": 1}
+
+
+def test_lazy_reads_go_on_after_another_compacted(shared: Backend) -> None:
+    one, other = stores(shared, fold_every=2)
+    for n in range(8):
+        one.put("t", {"list": [f"item {i}" * 100 for i in range(n * 10)]}, id=str(n))
+    lazy = one.get("t", "5", lazy=True).state
+    assert lazy.length("list") == 50
+    other.compact("t")
+    one.engine.ground.cache.drop("")  # nothing
+    assert lazy["list"] == [f"item {i}" * 100 for i in range(50)]
+    other.compact("t")
+    assert one.get("t", "5", lazy=True).state["list"] == lazy["list"]
+    assert one.put("t", {"list": []}).step == 8
+
+
+# Revisions --------------------------------------------------------------------------------------------------------
+
+
+def test_main_goes_with_a_new_revision(shared: Backend) -> None:
+    store = store_on(shared)
+    for n in range(3):
+        store.put("t", {"v": n}, id=str(n))
+    store.put("t", {"v": "new"}, id="2")
+    assert store.get("t", branch="main").state == {"v": "new"}
+    made = store.put("t", {"v": 3}, id="3", branch="main")
+    assert made.parent == "2"
+    assert store.get("t").state == {"v": 3}
+    store.put("t", {"v": "newer"}, id="1")
+    assert store.get("t", branch="main").id == "3"
+    assert [each.name for each in store.branches("t")].count("main") == 1
+
+
+def test_revising_again_and_again_leaves_no_heap_of_branches(shared: Backend) -> None:
+    store = store_on(shared)
+    for n in range(4):
+        store.put("t", {"v": n}, id=str(n))
+    for n in range(3):
+        store.put("t", {"v": f"2, {n}"}, id="2")
+    before = len(store.branches("t"))
+    for n in range(4):
+        store.put("t", {"v": f"1, {n}"}, id="1")
+    assert len(store.branches("t")) == before + 8  # each time one for the revision, and one for what follows it
+    assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "1, 3", "2, 2", 3]
+
+
+def test_what_is_appended_during_a_revision_moves_along(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store, other = store_on(meddling), store_on(shared)
+    for n in range(3):
+        store.put("t", {"v": n}, id=str(n))
+    meddling.arm(apply=0, act=lambda: other.put("t", {"v": 3}, id="3", branch="main"))
+    store.put("t", {"v": "new"}, id="1")
+    assert store.get("t", branch="main").id == "3"
+    assert store.get("t", "3").parent == "2"
+    assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "new", 2, 3]
+
+
+@pytest.mark.parametrize("read", range(6))
+def test_a_branch_that_moves_while_one_appends_to_it(shared: Backend, read: int) -> None:
+    meddling = Meddling(shared)
+    store, other = store_on(meddling, cache_bytes=0), store_on(shared)
+    store.put("t", {"v": 0}, id="0")
+    store.put("t", {"v": 1}, id="1")
+    store.fork("t", "1", branch="f")
+    store.put("t", {"v": 2}, id="2", branch="f")
+    meddling.arm(read=read, act=lambda: other.put("t", {"v": "new"}, id="1"))
+    store.put("t", {"v": 3}, id="3", branch="f")
+    assert store.get("t", branch="f").id == "3"
+    assert store.get("t", "3").parent == "2"
+
+
+def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"v": 1}, id="1", name="n")
+    store.put("t", {"v": 1}, id="1", name="n", tags=["x"])
+    store.put("t", {"v": 2}, id="1", name="n", tags=["y"])
+    store.put("t", {"v": 3}, id="2")
+    for state in ({"v": 3}, {"v": 4}):
+        with pytest.raises(Conflict, match="has the name"):
+            store.put("t", state, id="2", name="n")
+    assert (store.names("t"), store.tags("t")) == ({"n": "1"}, {"x": ["1"], "y": ["1"]})
+    assert store.get("t", "2").state == {"v": 3}
+
+
+# Rewrites ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_rewrite_that_was_overtaken_harms_nobody(shared: Backend, at: int) -> None:
+    meddling = Meddling(shared)
+    clock = Clock()
+    store, other = store_on(meddling, clock=clock, fold_every=2), store_on(shared, clock=clock, fold_every=2)
+    for n in range(9):
+        store.put("t", {"list": [f"item {i}" for i in range(n * 7)]}, id=str(n))
+
+    def overtake() -> None:
+        clock.now += 3600 * 10**9  # the other one takes it for dead
+        other.compact("t")
+        other.put("t", {"list": []}, id="9")
+
+    meddling.arm(apply=at, act=overtake)
+    with contextlib.suppress(Conflict):
+        store.compact("t")
+    fresh = store_on(shared, fold_every=2)
+    for n in range(9):
+        assert fresh.get("t", str(n)).state == {"list": [f"item {i}" for i in range(n * 7)]}
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_deleting_during_a_rewrite_leaves_nothing(shared: Backend, at: int) -> None:
+    meddling = Meddling(shared)
+    store, other = store_on(meddling, fold_every=2), store_on(shared)
+    for n in range(9):
+        store.put("t", {"list": [f"item {i}" for i in range(n * 7)]}, id=str(n))
+    meddling.arm(apply=at, act=lambda: other.delete("t"))
+    with contextlib.suppress(Conflict, NotFound):
+        store.compact("t")
+    if not other.threads():
+        rows = run(shared.read([Scan(space, ("", "t")) for space in SPACES]))
+        assert [len(found) for found in rows] == [0] * len(SPACES)
+
+
+def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
+    ahead, store = store_on(shared, clock=Clock(2 * 10**18)), store_on(shared)
+    store.put("t", {"v": 1})
+    run(ahead.engine.rewriter._take_lease(ahead._line("t")))
+    store.compact("t")
+
+
+def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
+    store = store_on(shared, fold_every=2)
+    for n in range(8):
+        store.put("t", {"list": list(range(n))})
+    meddling = Meddling(shared)
+    cut = Store(Engine(Ground(meddling, Cache(0), fold_every=2)), "")
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    meddling.arm(apply=4, act=die)
+    with pytest.raises(KeyboardInterrupt):
+        cut.compact("t")
+    run(shared.apply([Delete(REFS, ("", "t", "lease"))]))
+    store.compact("t")
+    (nodes,) = run(shared.read([Scan(NODES, ("", "t"))]))
+    assert len({row.key[2] for row in nodes}) == 1
+
+
+# Deleting while others read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", range(6))
+@pytest.mark.parametrize("cache", [0, 1 << 20], ids=["cold", "warm"])
+def test_deleted_between_two_reads(shared: Backend, read: int, cache: int) -> None:
+    meddling = Meddling(shared)
+    store, other = store_on(meddling, cache_bytes=cache, fold_every=2), store_on(shared)
+    for n in range(5):
+        store.put("t", {"list": [f"item {i}" for i in range(n * 7)]})
+    meddling.arm(read=read, act=lambda: other.delete("t"))
+    for use in (lambda: store.get("t"), lambda: store.log("t"), lambda: store.get("t", lazy=True).state["list"]):
+        try:
+            use()
+        except NotFound:
+            continue
+    assert store.put("t", {"again": 1}).step in (0, 5)
+
+
+# Ids and keys -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "step-9",
+        "ffffffff-ffff-6fff-bfff-ffffffffffff",
+        "fffffffe-ffff-6fff-bfff-ffffffffffff",
+        "٩٩٩٩٩٩٩٩-٩٩٩٩-6٩٩٩-٩٩٩٩-٩٩٩٩٩٩٩٩٩٩٩٩",
+        "zz~zz~zz",
+        "x" * 900,
+    ],
+)
+def test_ids_that_are_made_sort_after_the_parents(after: str) -> None:
+    for _ in range(5):
+        made = new_id(10**18, after)
+        assert made > after
+        after = made
+
+
+def test_an_id_that_would_be_too_long_is_not_made() -> None:
+    with pytest.raises(Invalid, match="id made to follow that of the parent has at most 1024"):
+        new_id(10**18, "x" * 1020)
+
+
+def test_keys_that_are_equal_in_python_are_one_key(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"d": {True: {"a": 1}, 2: "two"}})
+    store.update("t", {("d", 1, "x"): 2, ("d", 2.0): "zwei"})
+    assert repr(store.get("t").state["d"]) == "{True: {'a': 1, 'x': 2}, 2: 'zwei'}"
+
+
+def test_branches_opened_together_get_numbers_of_their_own(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"v": 1}, id="1")
+    store.put("t", {"v": 2}, id="2")
+    with store.transaction() as together:
+        for n in range(3, 6):
+            together.put("t", {"v": n}, id=str(n), parent="1")
+        together.put("new", {"v": 1}, id="1")
+        together.put("new", {"v": 2}, id="2", parent="1")
+        together.put("new", {"v": 3}, id="3", parent="1")
+    assert len({each.branch for each in together.checkpoints[:3]}) == 3
+    assert [store.get("t", str(n)).state["v"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert [(each.id, each.parent) for each in store.log("new")] == [("3", "1"), ("2", "1"), ("1", None)]
+
+
+def test_a_transaction_on_a_branch_and_on_what_it_changes_itself(shared: Backend) -> None:
+    store = store_on(shared, fold_every=2)
+    store.put("t", {"v": 1}, id="1")
+    store.fork("t", "1", branch="f")
+    with store.transaction() as together:
+        together.put("t", {"v": 2}, id="2", branch="f")
+        together.update("t", {("d", "k"): 1}, id="3", branch="f")
+        together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="4", branch="f")
+        together.put("t", {"v": 3, "d": {"k": 1, "l": 2}}, id="5", branch="f", if_changed=True, tags=["same"])
+    assert [each.id for each in together.checkpoints] == ["2", "3", "4", "4"]
+    assert store.get("t", branch="f").state == {"v": 3, "d": {"k": 1, "l": 2}}
+    assert store.get("t", "3").state == {"v": 2, "d": {"k": 1}}
+    assert store.tags("t") == {"same": ["4"]}

@@ -1,0 +1,227 @@
+"""Looking back: log, threads, time travel, restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from holdfast import Store
+from holdfast.engine.drivers import run
+from holdfast.errors import Invalid, NotFound
+from tests.engine.lines import KINDS, Clock, backend, store_on
+
+
+@pytest.fixture(params=KINDS)
+def clocked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Clock]]:
+    on = backend(request.param, tmp_path)
+    clock = Clock()
+    yield store_on(on, clock=clock), clock
+    run(on.close())
+
+
+def test_the_log_has_the_latest_first(store: Store) -> None:
+    ids = [store.put("t", {"n": n}, metadata={"n": n, "even": n % 2 == 0}).id for n in range(300)]
+    ids.reverse()
+    log = store.log("t")
+    assert [each.id for each in log] == ids
+    assert log[0] == store.log("t", limit=1)[0]
+    assert not hasattr(log[0], "state")
+    assert [each.id for each in store.log("t", limit=7)] == ids[:7]
+    assert [each.id for each in store.log("t", before=ids[6], limit=3)] == ids[7:10]
+    assert store.log("t", limit=0) == []
+    assert [each.metadata["n"] for each in store.log("t", metadata={"even": True}, limit=3)] == [298, 296, 294]
+    assert [each.metadata["n"] for each in store.log("t", metadata={"n": 3, "even": False})] == [3]
+    assert store.log("t", metadata={"n": 3, "even": True}) == []
+
+
+def test_metadata_without_the_entry_is_not_meant(store: Store) -> None:
+    store.put("t", {})
+    assert store.log("t", metadata={"error": None}) == []
+
+
+def test_a_log_in_pages_is_the_whole_log(store: Store) -> None:
+    for n in range(20):
+        store.put("t", {"n": n}, id=f"{n:03}")
+    store.put("t", {"n": "again"}, id="010")
+    found, before = [], None
+    while page := store.log("t", before=before, limit=3):
+        found += [each.id for each in page]
+        before = page[-1].id
+    assert found == [f"{n:03}" for n in reversed(range(20))]
+
+
+def test_a_thread_nobody_wrote_to_has_an_empty_log(store: Store) -> None:
+    assert store.log("nobody") == []
+    assert (store.names("nobody"), store.tags("nobody")) == ({}, {})
+
+
+def test_threads_by_name(store: Store) -> None:
+    names = ["a/1", "a/2", "a/é", "b", "", "a", "😀", "Z"]
+    for name in names:
+        store.put(name, {})
+    ordered = sorted(names)
+    assert [each.thread for each in store.threads()] == ordered
+    assert [each.thread for each in store.threads(prefix="a/")] == ["a/1", "a/2", "a/é"]
+    assert [each.thread for each in store.threads(prefix="a/", after="a/1")] == ["a/2", "a/é"]
+    assert [each.thread for each in store.threads(prefix="b", after="a/1")] == ["b"]
+    assert store.threads(prefix="a", after="b") == []
+    assert [each.thread for each in store.threads(after="a", limit=2)] == ["a/1", "a/2"]
+    assert store.threads(limit=0) == []
+    assert store.threads(prefix="none") == []
+
+
+def test_a_thread_at_a_glance(store: Store) -> None:
+    first = store.put("t", {"n": 0})
+    latest = store.put("t", {"n": 1})
+    store.fork("t", first.id, branch="b")
+    other = store.put("t", {"n": 2}, branch="b")
+    thread = store.thread("t")
+    assert (thread.thread, thread.steps, thread.branches) == ("t", 3, 2)
+    assert thread.latest == max(latest.id, other.id)
+    assert thread.created <= first.time <= thread.updated == max(latest.time, other.time)
+    assert thread.bytes > 0
+    assert store.threads() == [thread]
+
+
+def test_the_store_in_figures(store: Store, url: str) -> None:
+    for n in range(5):
+        store.put(f"t{n}", {"x": "y" * 1000})
+    store.get("t1")
+    stats = store.stats()
+    assert (stats.url, stats.threads, stats.cache_limit) == (url, 5, 64 << 20)
+    assert stats.bytes > 500
+    assert 0 < stats.cache_bytes < stats.cache_limit
+    assert stats.cache_hits > 0
+    assert stats.cache_misses > 0
+
+
+def test_stats_count_beyond_a_page(store: Store) -> None:
+    with store.transaction() as together:
+        for n in range(1003):
+            together.put(f"t{n}", {})
+    assert store.stats().threads == 1003
+
+
+# Time travel ------------------------------------------------------------------------------------------------------
+
+
+def test_by_step(store: Store) -> None:
+    made = [store.put("t", {"n": n}) for n in range(5)]
+    assert [store.get("t", step=n).state["n"] for n in range(5)] == list(range(5))
+    store.fork("t", made[2].id, branch="b")
+    store.put("t", {"n": "b0"}, branch="b")
+    store.put("t", {"n": "b1"}, branch="b")
+    assert [store.get("t", branch="b", step=n).state["n"] for n in range(2)] == ["b0", "b1"]
+    assert store.get("t", branch="main", step=3).id == made[3].id
+    with pytest.raises(NotFound, match=r"no checkpoint with number 2 on branch 1 \(at thread 't'\).*log\(\)"):
+        store.get("t", branch="b", step=2)
+    with pytest.raises(NotFound, match="number 5"):
+        store.get("t", step=5)
+    with pytest.raises(Invalid, match="from 0 up, not -1"):
+        store.get("t", step=-1)
+
+
+def test_by_time(clocked: tuple[Store, Clock]) -> None:
+    store, clock = clocked
+    made = []
+    for n in range(10):
+        made.append(store.put("t", {"n": n}))
+        clock.now += 60 * 10**9
+    for n, each in enumerate(made):
+        assert store.get("t", time=each.time).state == {"n": n}
+        assert store.get("t", time=each.time + timedelta(seconds=30)).state == {"n": n}
+    zone = timezone(timedelta(hours=5))
+    assert store.get("t", time=made[4].time.astimezone(zone)).state == {"n": 4}
+    assert store.get("t", time=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
+    assert store.get("t", time=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
+    with pytest.raises(NotFound, match="no checkpoint of that time or before"):
+        store.get("t", time=made[0].time - timedelta(seconds=1))
+    assert store.restore("t", time=made[3].time).metadata == {"restored": made[3].id}
+
+
+def test_by_time_over_branches(clocked: tuple[Store, Clock]) -> None:
+    store, clock = clocked
+    first = store.put("t", {"n": 0})
+    clock.now += 10**9
+    second = store.put("t", {"n": 1})
+    clock.now += 10**9
+    store.fork("t", first.id, branch="b")
+    third = store.put("t", {"n": "b"}, branch="b")
+    clock.now += 10**9
+    store.put("t", {"n": 2}, branch="main")
+    assert store.get("t", time=second.time).id == second.id
+    assert store.get("t", time=third.time).state == {"n": "b"}
+
+
+def test_time_never_goes_back_along_a_line(clocked: tuple[Store, Clock]) -> None:
+    store, clock = clocked
+    first = store.put("t", {"n": 0})
+    clock.now -= 3600 * 10**9
+    second = store.put("t", {"n": 1})
+    assert second.time == first.time
+    assert second.id > first.id
+    assert store.get("t").id == second.id
+
+
+# Restore ----------------------------------------------------------------------------------------------------------
+
+
+def test_restore_appends(store: Store) -> None:
+    made = [store.put("t", {"n": n, "big": "x" * 100_000 * n}) for n in range(4)]
+    restored = store.restore("t", made[1].id)
+    assert (restored.parent, restored.step, restored.kind) == (made[3].id, 4, "restore")
+    assert restored.metadata == {"restored": made[1].id}
+    assert store.get("t").state == {"n": 1, "big": "x" * 100_000}
+    assert [each.id for each in store.log("t")] == [restored.id, *(each.id for each in reversed(made))]
+    assert store.get("t", made[3].id).state["n"] == 3
+
+
+def test_restore_by_name_and_by_step(store: Store) -> None:
+    store.put("t", {"n": 0}, name="good")
+    store.put("t", {"n": 1})
+    store.put("t", {"n": 2})
+    store.restore("t", name="good")
+    assert store.get("t").state == {"n": 0}
+    store.restore("t", step=1)
+    assert store.get("t").state == {"n": 1}
+
+
+# Delete, compact --------------------------------------------------------------------------------------------------
+
+
+def test_delete_takes_everything_along(store: Store) -> None:
+    first = store.put("t", {"big": "x" * 200_000}, name="n", tags=["g"])
+    store.fork("t", branch="b")
+    store.put("other", {"n": 1})
+    assert store.delete("t") is True
+    assert store.delete("t") is False
+    assert [each.thread for each in store.threads()] == ["other"]
+    assert (store.log("t"), store.names("t"), store.tags("t")) == ([], {}, {})
+    for look in (lambda: store.get("t"), lambda: store.get("t", first.id), lambda: store.thread("t")):
+        with pytest.raises(NotFound, match=r"no such thread.*thread 't'.*See threads\(\)"):
+            look()
+    again = store.put("t", {"n": 1}, name="n")
+    assert (again.step, again.parent) == (0, None)
+    assert store.get("t").state == {"n": 1}
+    with pytest.raises(NotFound):
+        store.get("t", branch="b")
+
+
+def test_compact_changes_no_state_and_no_hash(store: Store) -> None:
+    items: list[str] = []
+    made = []
+    for n in range(100):
+        items = [*items[n % 3 :], f"item {n} {'x' * 100}"]
+        made.append(store.put("t", {"items": items, "n": n}))
+    store.fork("t", made[40].id, branch="b")
+    store.put("t", {"n": "b"}, branch="b", name="on b")
+    log = store.log("t")
+    states = {each.id: store.get("t", each.id).state for each in log}
+    store.compact("t")
+    assert store.log("t") == log
+    store.engine.ground.cache.clear()
+    assert {each.id: store.get("t", each.id).state for each in log} == states
+    assert store.put("t", {"n": "after"}, branch="b").parent == store.get("t", name="on b").id

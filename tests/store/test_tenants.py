@@ -1,0 +1,65 @@
+"""Tenants on one file see nothing of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Checkpoint, Store
+from holdfast.errors import NotFound
+
+
+def sees_nothing(store: Store, secret: Checkpoint) -> None:
+    """Whatever is asked of a store, it finds nothing of another tenant's thread."""
+    assert store.threads() == []
+    assert store.stats().threads == 0
+    assert (store.log("chat"), store.names("chat"), store.tags("chat")) == ([], {}, {})
+    looks: list[Callable[[], object]] = [
+        lambda: store.get("chat"),
+        lambda: store.get("chat", secret.id),
+        lambda: store.get("chat", name="good"),
+        lambda: store.get("chat", time=secret.time),
+        lambda: store.thread("chat"),
+        lambda: store.branches("chat"),
+        lambda: store.put("chat", {}, parent=secret.id),
+        lambda: store.restore("chat", secret.id),
+        lambda: store.compact("chat"),
+    ]
+    for look in looks:
+        with pytest.raises(NotFound):
+            look()
+    assert store.delete("chat") is False
+
+
+def test_tenants_are_apart(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with (
+        holdfast.open(url, tenant="acme") as acme,
+        holdfast.open(url, tenant="acm") as acm,
+        holdfast.open(url) as nobody,
+    ):
+        secret = acme.put("chat", {"who": "acme"}, name="good", tags=["x"])
+        acme.put("only acme", {"who": "acme"})
+        acme.fork("chat", branch="b")
+        for other in (acm, nobody):
+            sees_nothing(other, secret)
+        theirs = acm.put("chat", {"who": "acm"}, name="good", id=secret.id)
+        assert (theirs.step, theirs.parent) == (0, None)
+        acm.untag("chat", "x")
+        assert acm.delete("chat") is True
+        assert acme.get("chat", name="good").state == {"who": "acme"}
+        assert acme.tags("chat") == {"x": [secret.id]}
+        assert [each.thread for each in acme.threads()] == ["chat", "only acme"]
+        assert acme.stats().threads == 2
+
+
+def test_names_that_run_together_are_still_apart(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url, tenant="a") as one, holdfast.open(url, tenant="ab") as two:
+        one.put("bc", {"who": 1})
+        two.put("c", {"who": 2})
+        assert [each.thread for each in one.threads()] == ["bc"]
+        assert [each.thread for each in two.threads()] == ["c"]

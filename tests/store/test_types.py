@@ -1,0 +1,104 @@
+"""What a type checker sees of operations. `make lint` checks this file; run, it checks that they are what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, assert_type
+
+import pytest
+
+import holdfast
+from holdfast import AsyncStore, Checkpoint, Saved, Store
+from holdfast.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
+from holdfast.engine.drivers import Async, Sync, arun, operation, run
+from holdfast.errors import NotFound
+from holdfast.store import Operations
+
+
+def test_of_a_store() -> None:
+    with holdfast.open("memory://") as store:
+        assert_type(store, Store)
+        assert isinstance(assert_type(store.put("t", {}), Checkpoint), Checkpoint)
+        assert isinstance(assert_type(store.get("t"), Saved), Saved)
+        assert assert_type(store.log("t"), list[Checkpoint])
+        assert assert_type(store.delete("t"), bool) is True
+        assert assert_type(Checkpointer(store).get_tuple("t"), CheckpointTuple | None) is None
+
+
+def test_of_an_async_store() -> None:
+    async def go() -> None:
+        async with holdfast.aopen("memory://") as store:
+            assert_type(store, AsyncStore)
+            putting = assert_type(store.put("t", {}), Coroutine[Any, Any, Checkpoint])
+            assert isinstance(putting, Coroutine)
+            assert isinstance(await putting, Checkpoint)
+            assert isinstance(assert_type(await store.get("t"), Saved), Saved)
+            assert assert_type(await AsyncCheckpointer(store).get_tuple("u"), CheckpointTuple | None) is None
+
+    asyncio.run(go())
+
+
+if TYPE_CHECKING:
+
+    def wrong(store: Store) -> None:
+        store.put("t")  # type: ignore[call-arg]
+        store.put("t", {}, nonsense=1)  # type: ignore[call-arg]
+        store.get(5)  # type: ignore[arg-type]
+
+
+# The drivers themselves -------------------------------------------------------------------------------------------
+
+
+class Adding:
+    @operation
+    async def add(self, a: int, *, b: int = 1) -> int:
+        """Add."""
+        return a + b
+
+    @operation
+    async def fail(self) -> None:
+        raise NotFound("nothing")
+
+
+class SyncAdding(Sync, Adding):
+    pass
+
+
+class AsyncAdding(Async, Adding):
+    pass
+
+
+def test_an_operation_is_called_or_awaited() -> None:
+    assert assert_type(SyncAdding().add(1, b=2), int) == 3
+    assert asyncio.run(AsyncAdding().add(1)) == 2
+    assert run(Adding.add(SyncAdding(), 5)) == 6
+    assert Adding.add.__doc__ == SyncAdding().add.__doc__ == "Add."
+    with pytest.raises(NotFound):
+        SyncAdding().fail()
+    with pytest.raises(NotFound):
+        asyncio.run(AsyncAdding().fail())
+
+
+def test_errors_of_what_is_waited_for_arrive_where_it_is_awaited() -> None:
+    from holdfast.backends.port import Call
+
+    seen = []
+
+    async def careful() -> str:
+        try:
+            await Call(lambda: 1 // 0)
+        except ZeroDivisionError:
+            seen.append("caught")
+        call: Call[str] = Call(lambda: "value")
+        return await call
+
+    assert run(careful()) == "value"
+    assert asyncio.run(arun(careful())) == "value"
+    assert seen == ["caught", "caught"]
+
+
+def test_operations_of_a_store_can_await_each_other() -> None:
+    with holdfast.open("memory://") as store:
+        saved = run(Operations.put(store, "t", {"n": 1}))
+        assert store.get("t").id == saved.id

@@ -1,0 +1,210 @@
+"""Many writers: whatever was acknowledged stays, with its own state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Checkpoint, Store
+from holdfast.errors import Conflict
+from tests.store.stores import Interrupted, over
+
+
+def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """What each of so many threads returns, or the error it ends with."""
+
+    def guarded(n: int) -> Any:
+        try:
+            return work(n)
+        except Conflict as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(guarded, range(count)))
+
+
+def reachable(store: Store, thread: str, made: list[Checkpoint], states: dict[str, Any]) -> None:
+    """Every checkpoint is there under its id, with its state; all parents are there; nothing else is."""
+    log = store.log(thread)
+    assert sorted(each.id for each in log) == sorted(each.id for each in made)
+    assert len({(each.branch, each.step) for each in log}) == len(log)
+    ids = {each.id for each in log}
+    store.engine.ground.cache.clear()
+    for each in made:
+        found = store.get(thread, each.id)
+        assert found.state == states[each.id]
+        assert (found.hash, found.parent) == (each.hash, each.parent)
+        assert found.parent is None or found.parent in ids
+
+
+def test_threads_on_one_parent_make_branches(store: Store) -> None:
+    base = store.put("t", {"n": "base", "items": list(range(100))})
+    made = at_once(8, lambda n: store.put("t", {"n": n, "items": list(range(100 + n))}, parent=base.id))
+    assert {each.parent for each in made} == {base.id}
+    assert sorted(each.branch for each in made) == list(range(8))
+    states = {each.id: {"n": n, "items": list(range(100 + n))} for n, each in enumerate(made)}
+    reachable(store, "t", [base, *made], {base.id: {"n": "base", "items": list(range(100))}, **states})
+    assert [branch.name for branch in store.branches("t")] == ["main", *[""] * 7]
+    assert {branch.base for branch in store.branches("t")[1:]} == {base.id}
+
+
+def test_threads_without_a_parent_lose_nothing(store: Store) -> None:
+    def work(n: int) -> list[Checkpoint]:
+        return [store.put("t", {"writer": n, "m": m}, metadata={"n": n, "m": m}) for m in range(12)]
+
+    made = [each for run in at_once(8, work) for each in run]
+    assert len(made) == 96
+    states = {each.id: {"writer": each.metadata["n"], "m": each.metadata["m"]} for each in made}
+    reachable(store, "t", made, states)
+
+
+def test_updates_of_different_places_all_arrive(store: Store) -> None:
+    store.put("t", {"d": {}})
+    at_once(8, lambda n: [store.update("t", {("d", f"{n}.{m}"): m}) for m in range(5)])
+    assert store.get("t").state == {"d": {f"{n}.{m}": m for n in range(8) for m in range(5)}}
+    assert (store.thread("t").steps, store.thread("t").branches) == (41, 1)
+
+
+def test_threads_on_one_branch_follow_each_other(store: Store) -> None:
+    base = store.put("t", {"n": "base"})
+    store.put("t", {"n": "main"})
+    store.fork("t", base.id, branch="b")
+    made = [
+        each for run in at_once(8, lambda n: [store.put("t", {"n": n}, branch="b") for _ in range(4)]) for each in run
+    ]
+    assert sorted((each.branch, each.step) for each in made) == [(1, step) for step in range(32)]
+    assert store.get("t", branch="main").state == {"n": "main"}
+    assert store.get("t", branch="b").step == 31
+
+
+def test_threads_with_one_new_id_make_one_checkpoint(store: Store) -> None:
+    store.put("t", {"n": "base"}, id="0")
+    at_once(8, lambda n: store.put("t", {"n": n}, id="1"))
+    assert [(each.id, each.parent) for each in store.log("t")] == [("1", "0"), ("0", None)]
+    assert store.get("t", "1").state["n"] in range(8)
+
+
+def test_a_name_has_one_winner(store: Store) -> None:
+    ids = [store.put("t", {"n": n}).id for n in range(8)]
+    lost = [each for each in at_once(8, lambda n: store.name("t", "best", ids[n])) if isinstance(each, Conflict)]
+    assert len(lost) == 7
+    lost = [each for each in at_once(8, lambda n: store.put("t", {}, name="new")) if isinstance(each, Conflict)]
+    assert len(lost) == 7
+    lost = [each for each in at_once(8, lambda n: store.fork("t", branch="b")) if isinstance(each, Conflict)]
+    assert len(lost) == 7
+    assert len(store.log("t")) == 9
+    assert [each.name for each in store.branches("t")] == ["main", "b"]
+
+
+def test_writers_and_readers_go_on_while_a_thread_is_compacted(store: Store) -> None:
+    made = [store.put("t", {"n": n, "items": [f"item {m}" for m in range(n)]}) for n in range(70)]
+    states = {each.id: {"n": n, "items": [f"item {m}" for m in range(n)]} for n, each in enumerate(made)}
+
+    def work(n: int) -> list[tuple[Checkpoint, Any]]:
+        done: list[tuple[Checkpoint, Any]] = []
+        for m in range(10):
+            if n == 0:
+                store.compact("t")
+            elif n < 4:
+                state = {"n": n, "items": [f"item {m}"] * m}
+                done.append((store.put("t", state), state))
+            else:
+                id = made[n * 7 + m].id
+                assert store.get("t", id).state == states[id]
+                assert dict(store.get("t", id, lazy=True).state) == states[id]
+        return done
+
+    for run in at_once(8, work):
+        assert isinstance(run, list), run
+        made += [each for each, _ in run]
+        states |= {each.id: state for each, state in run}
+    reachable(store, "t", made, states)
+
+
+def test_refuse_has_one_winner(store: Store) -> None:
+    base = store.put("t", {"n": "base"})
+    made = at_once(8, lambda n: store.put("t", {"n": n}, parent=base.id, on_conflict="refuse"))
+    (winner,) = [each for each in made if isinstance(each, Checkpoint)]
+    losers = [each for each in made if isinstance(each, Conflict)]
+    assert len(losers) == 7
+    assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(
+        losers[0]
+    )
+    assert [each.id for each in store.log("t")] == [winner.id, base.id]
+    assert store.get("t").state == {"n": made.index(winner)}
+    assert store.thread("t").branches == 1
+
+
+def test_refuse_at_the_start_of_a_thread() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    backend.meanwhile = lambda: other.put("t", {"n": "theirs"})
+    mine = store.put("t", {"n": "mine"})
+    assert mine.step == 1
+    assert store.get("t", step=0).state == {"n": "theirs"}
+
+
+def test_one_who_was_second_goes_on_top() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0, "l": [1]})
+    backend.meanwhile = lambda: other.update("t", {"l": [1, 2], "theirs": 1})
+    mine = store.update("t", {"n": 1})
+    assert (mine.branch, mine.step) == (0, 2)
+    assert store.get("t").state == {"n": 1, "l": [1, 2], "theirs": 1}
+
+
+def test_an_update_without_a_parent_that_is_refused_changes_nothing() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0})
+    backend.meanwhile = lambda: other.put("t", {"n": "theirs"})
+    with pytest.raises(Conflict, match="another checkpoint follows"):
+        store.update("t", {"n": "mine"}, on_conflict="refuse")
+    assert store.get("t").state == {"n": "theirs"}
+    assert store.update("t", {"n": "mine"}, on_conflict="refuse").step == 2
+
+
+def test_a_thread_deleted_meanwhile_is_begun_anew() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    for n in range(3):
+        store.put("t", {"n": n})
+    backend.meanwhile = lambda: other.delete("t")
+    again = store.put("t", {"n": "again"})
+    assert (again.step, again.parent) == (0, None)
+    assert over(backend).get("t").state == {"n": "again"}
+
+
+def test_two_stores_on_one_file(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url) as one, holdfast.open(url) as two:
+        made = at_once(8, lambda n: [(one, two)[n % 2].put("t", {"n": n, "m": m}) for m in range(5)])
+        flat = [each for run in made for each in run]
+        states = {each.id: {"n": n, "m": m} for n, run in enumerate(made) for m, each in enumerate(run)}
+        reachable(one, "t", flat, states)
+        reachable(two, "t", flat, states)
+
+
+def test_tasks_on_one_parent_make_branches(url: str) -> None:
+    async def go() -> None:
+        async with holdfast.aopen(url) as store:
+            base = await store.put("t", {"n": "base"})
+            puts = (store.put("t", {"n": n}, parent=base.id) for n in range(64))
+            made = await asyncio.gather(*puts)
+            assert sorted(each.branch for each in made) == list(range(64))
+            for n, each in enumerate(made):
+                assert (await store.get("t", each.id)).state == {"n": n}
+            refused = await asyncio.gather(
+                *(store.put("t", {"n": n}, parent=made[0].id, on_conflict="refuse") for n in range(8)),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(each, Checkpoint) for each in refused) == 1
+            assert sum(isinstance(each, Conflict) for each in refused) == 7
+
+    asyncio.run(go())

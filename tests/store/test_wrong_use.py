@@ -1,0 +1,235 @@
+"""Wrong use: every bad input raises an error that says what, where, and what to do; and nothing is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+import holdfast
+from holdfast import Store
+from holdfast.errors import (
+    CircularReference,
+    Config,
+    Conflict,
+    HoldfastError,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
+
+SURROGATE = "bad \ud800"
+LONG = "x" * 1025
+
+
+def circle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
+    "thread with surrogates": (lambda s: s.put(SURROGATE, {}), Invalid, "name of a thread is not text.*ud800"),
+    "thread too long": (lambda s: s.put(LONG, {}), Invalid, "at most 1024 bytes of UTF-8, and this one 1025.*shorter"),
+    "thread too long in bytes": (lambda s: s.get("é" * 513), Invalid, "and this one 1026"),
+    "thread no string": (lambda s: s.put(5, {}), Invalid, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
+    "thread None": (lambda s: s.log(None), Invalid, "is a string, not NoneType"),  # type: ignore[arg-type]
+    "id empty": (lambda s: s.put("t", {}, id=""), Invalid, "id of a checkpoint is not empty"),
+    "id with surrogates": (lambda s: s.put("t", {}, id=SURROGATE), Invalid, "id of a checkpoint is not text"),
+    "id too long": (lambda s: s.put("t", {}, id=LONG), Invalid, "id of a checkpoint has at most 1024"),
+    "name too long": (lambda s: s.put("t", {}, name=LONG), Invalid, "name of a checkpoint has at most 1024"),
+    "name no string": (lambda s: s.name("t", 5), Invalid, "name is a string, not int"),  # type: ignore[arg-type]
+    "tag with surrogates": (lambda s: s.put("t", {}, tags=["ok", SURROGATE]), Invalid, "tag is not text"),
+    "tag no string": (lambda s: s.tag("t", b"x"), Invalid, "tag is a string, not bytes"),  # type: ignore[arg-type]
+    "branch too long": (lambda s: s.fork("t", branch=LONG), Invalid, "name of a branch has at most 1024"),
+    "on_conflict": (lambda s: s.put("t", {}, on_conflict="merge"), Invalid, "'branch' or 'refuse', not 'merge'"),
+    "parent and branch": (lambda s: s.put("t", {}, parent="1", branch="main"), Invalid, "name one of them"),
+    "id and name": (lambda s: s.get("t", "1", name="x"), Invalid, "named in one way: by id, by name, by time"),
+    "id and step": (lambda s: s.get("t", "1", step=0), Invalid, "named in one way"),
+    "name and branch": (lambda s: s.get("t", name="x", branch="main"), Invalid, "named in one way"),
+    "restore two ways": (lambda s: s.restore("t", "1", step=0), Invalid, "named in one way"),
+    "fork two ways": (lambda s: s.fork("t", "1", step=0, branch="b"), Invalid, "named in one way"),
+    "unknown id": (
+        lambda s: s.get("t", "nope"),
+        NotFound,
+        r"no checkpoint with id 'nope' \(at thread 't'\). .*log\(\)",
+    ),
+    "unknown thread": (lambda s: s.get("nobody"), NotFound, r"no such thread.*'nobody'\). See threads\(\)"),
+    "unknown parent": (lambda s: s.put("t", {}, parent="nope"), NotFound, "no checkpoint with id 'nope'"),
+    "parent in a new thread": (lambda s: s.put("new", {}, parent="nope"), NotFound, "no such thread.*'new'"),
+    "compact nothing": (lambda s: s.compact("nobody"), NotFound, "'nobody'"),
+    "channel no string": (lambda s: s.put("t", {1: 2}), Invalid, "channel's name is a string, not int"),  # type: ignore[dict-item]
+    "value": (
+        lambda s: s.put("t", {"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
+        Unsupported,
+        r"object can not be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
+    ),
+    "value in itself": (lambda s: s.put("t", {"a": circle()}), CircularReference, "a"),
+    "metadata": (lambda s: s.put("t", {}, metadata={"client": object()}), Unsupported, r"\(at client\)"),
+    "through a number": (lambda s: s.update("t", {("n", "x"): 1}), Invalid, r"no dict.*\(at n\)"),
+    "through a list": (lambda s: s.update("t", {("l", 0): 1}), Invalid, r"no dict.*\(at l\)"),
+    "through what is deeper": (lambda s: s.update("t", {("d", "k", "x"): 1}), Invalid, r"no dict.*\(at d\['k'\]\)"),
+    "remove through a list": (lambda s: s.update("t", {}, remove=[("l", 0)]), Invalid, r"no dict.*\(at l\)"),
+    "remove what is not there": (lambda s: s.update("t", {}, remove=["zz"]), NotFound, r"nothing to remove \(at zz\)"),
+    "remove a key not there": (lambda s: s.update("t", {}, remove=[("d", "z")]), NotFound, r"remove \(at d\['z'\]\)"),
+    "remove below nothing": (lambda s: s.update("t", {}, remove=[("z", "k")]), NotFound, r"remove \(at z\['k'\]\)"),
+    "remove in a new thread": (lambda s: s.update("new", {}, remove=["z"]), NotFound, "nothing to remove"),
+    "two changes": (lambda s: s.update("t", {"d": 1, ("d", "k"): 2}), Invalid, r"in one place \(at d\['k'\]\)"),
+    "two changes, the other way": (lambda s: s.update("t", {("d", "k"): 2, "d": 1}), Invalid, r"in one place \(at d\)"),
+    "set and remove": (lambda s: s.update("t", {"d": 1}, remove=["d"]), Invalid, r"two changes.*\(at d\)"),
+    "empty path": (lambda s: s.update("t", {(): 1}), Invalid, "path starts with the name of a channel"),
+    "path of a number": (lambda s: s.update("t", {(5,): 1}), Invalid, r"path starts with.*\(at \(5,\)\)"),
+    "updated value": (lambda s: s.update("t", {"d": {"c": [object()]}}), Unsupported, r"\(at d.c\[0\]\)"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_use_is_refused_with_a_reason(store: Store, what: str) -> None:
+    wrong, kind, text = WRONG[what]
+    first = store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
+    with pytest.raises(kind, match=f"(?s){text}") as caught:
+        wrong(store)
+    assert type(caught.value) is kind
+    assert [each.thread for each in store.threads()] == ["t"]
+    assert store.log("t") == [first]
+    assert (store.names("t"), store.tags("t"), len(store.branches("t"))) == ({}, {}, 1)
+    assert store.update("t", {"n": 2}).parent == "1"
+
+
+RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
+    "id no string": (lambda s: s.get("t", 5), Invalid),  # type: ignore[arg-type]
+    "id to find with surrogates": (lambda s: s.get("t", SURROGATE), Invalid),
+    "time no datetime": (lambda s: s.get("t", time="2026-11-15"), Invalid),  # type: ignore[arg-type]
+    "step no number": (lambda s: s.get("t", step="x"), Invalid),  # type: ignore[arg-type]
+    "negative limit": (lambda s: s.threads(limit=-1), Invalid),
+    "state None": (lambda s: s.put("t", None), Invalid),  # type: ignore[arg-type]
+    "metadata no dict": (lambda s: s.put("t", {}, metadata="abc"), Invalid),  # type: ignore[arg-type]
+    "kind with surrogates": (lambda s: s.put("t", {}, kind=SURROGATE), Invalid),
+    "kind no string": (lambda s: s.put("t", {}, kind=5), Invalid),  # type: ignore[arg-type]
+    "tags one string": (lambda s: s.put("t", {}, tags="abc"), Invalid),
+    "remove one string": (lambda s: s.update("t", {}, remove="abc"), Invalid),
+    "unhashable key": (lambda s: s.update("t", {}, remove=[("d", [1])]), Invalid),
+    "path a number": (lambda s: s.update("t", {5: 1}), Invalid),  # type: ignore[dict-item]
+    "changes no dict": (lambda s: s.update("t", [1]), Invalid),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", RAW)
+def test_wrong_types_are_refused_too(what: str) -> None:
+    wrong, kind = RAW[what]
+    with holdfast.open("memory://") as store:
+        store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
+        with pytest.raises(kind):
+            wrong(store)
+
+
+def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> None:
+    with pytest.raises(Unsupported) as caught:
+        store.update("t", {("d", "k"): {"c": [object()]}})
+    assert caught.value.where in ("d['k'].c[0]", "d.k.c[0]")
+
+
+# Opening and closing ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        ("agents.db", {}, "no scheme .at agents.db.. Try sqlite:///agents.db"),
+        ("", {}, "no scheme. Try sqlite:///agents.db"),
+        ("nonsense://x", {}, "no backend serves nonsense:// .at nonsense://x.. Known here: memory://, sqlite://"),
+        ("memory://name", {}, "has no name .at memory://name.. Open memory://"),
+        ("memory://", {"nonsense": 1}, "takes no option 'nonsense'"),
+        ("sqlite:///", {}, "names no SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
+        ("sqlite://x.db", {}, "names no SQLite file"),
+        ("sqlite:///:memory:", {}, "For a store in memory open memory://"),
+        ("sqlite:///no/such/folder/x.db", {}, "cannot be opened.*directory must exist"),
+        ("sqlite:///x.db?nonsense=1", {}, "no option 'nonsense' .*It takes synchronous and busy_timeout"),
+        ("sqlite:///x.db", {"nonsense": 1}, "no option 'nonsense'"),
+        ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is full or normal"),
+        ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),
+        ("memory://", {"cache_bytes": -1}, "cache_bytes is a number of bytes, not -1"),
+        ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes is a number of bytes, not '64 MB'"),
+        ("memory://", {"cache_bytes": True}, "cache_bytes is a number of bytes, not True"),
+        ("memory://", {"cache_bytes": None}, "cache_bytes is a number of bytes, not None"),
+    ],
+)
+def test_a_store_that_can_not_be_opened(
+    url: str, options: dict[str, Any], text: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Config, match=text):
+        holdfast.open(url, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("tenant", [SURROGATE, LONG, None, 5], ids=["surrogate", "long", "None", "number"])
+def test_bad_tenants(tenant: Any) -> None:
+    with pytest.raises(Invalid, match="the name of a tenant"):
+        holdfast.open("memory://", tenant=tenant)
+
+
+CLOSED: dict[str, Callable[[Store], object]] = {
+    "put": lambda s: s.put("t", {}),
+    "update": lambda s: s.update("t", {"a": 1}),
+    "restore": lambda s: s.restore("t"),
+    "get": lambda s: s.get("t"),
+    "lazy": lambda s: s.get("t", lazy=True),
+    "log": lambda s: s.log("t"),
+    "threads": lambda s: s.threads(),
+    "thread": lambda s: s.thread("t"),
+    "stats": lambda s: s.stats(),
+    "name": lambda s: s.name("t", "x"),
+    "tag": lambda s: s.tag("t", "x"),
+    "untag": lambda s: s.untag("t", "x"),
+    "names": lambda s: s.names("t"),
+    "tags": lambda s: s.tags("t"),
+    "fork": lambda s: s.fork("t", branch="b"),
+    "branches": lambda s: s.branches("t"),
+    "delete": lambda s: s.delete("t"),
+    "compact": lambda s: s.compact("t"),
+}
+
+
+@pytest.mark.parametrize("what", CLOSED)
+def test_a_closed_store_says_so(url: str, what: str) -> None:
+    with holdfast.open(url) as store:
+        store.put("t", {"a": 1})
+    store.close()  # again does nothing
+    with pytest.raises(Unavailable, match="the store is closed .*Open it again"):
+        CLOSED[what](store)
+
+
+def test_a_transaction_on_a_closed_store(url: str) -> None:
+    store = holdfast.open(url)
+    together = store.transaction()
+    together.put("t", {})
+    store.close()
+    with pytest.raises(Unavailable), together:
+        pass
+    assert together.checkpoints == []
+
+
+def test_a_block_that_fails_closes_the_store(url: str) -> None:
+    with pytest.raises(ZeroDivisionError), holdfast.open(url) as store:
+        store.put("t", {"n": 1 / 0})
+    with pytest.raises(Unavailable):
+        store.threads()
+
+
+def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
+    store.put("t", {"n": 1})
+    with pytest.raises(LookupError):
+        store.get("nobody")
+    with pytest.raises(ValueError, match="in one way"):
+        store.get("t", "x", name="y")
+    with pytest.raises(TypeError):
+        store.put("t", {"o": object()})
+    with pytest.raises(HoldfastError) as caught:
+        store.fork("t", branch="main")
+    assert isinstance(caught.value, Conflict)
+    assert (caught.value.what, caught.value.where) == ("the thread has a branch 'main' already", "thread 't'")
+    assert caught.value.hint == "Use another name"
