@@ -108,7 +108,7 @@ class Operations:
         """Save a new checkpoint, on top of the latest, whose state is that of an older one. Nothing is undone."""
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
-        packed = await self.engine.states.resolved(line, await self.engine.states.packed(line, point))
+        packed = await self.engine.states.values(line, point)
         about = self._about(line, None, None, "", None, {"restored": point.id}, None, (), "restore")
         return await self._save(Saving(line, packed, **about))
 

@@ -41,5 +41,4 @@ class Engine:
 
     async def state(self, line: Line, point: Point) -> Mapping[str, Any]:
         """The state at a step, as fresh objects."""
-        packed = await self.states.packed(line, point)
-        return unpack_state(self.ground.codec, await self.states.resolved(line, packed))
+        return unpack_state(self.ground.codec, await self.states.values(line, point))

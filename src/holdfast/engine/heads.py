@@ -29,6 +29,10 @@ class Heads:
 
     async def describe(self, line: Line, points: Sequence[Point], rows: Sequence[Row] = ()) -> list[Head]:
         """The heads of steps. Rows with bodies, where at hand, are not read again."""
+        if len(points) == 1:
+            held = self._ground.cache.get((line, points[0].hash))
+            if held is not None and held.head is not None:
+                return [held.head]
         known: dict[bytes, Head] = {}
         missing: dict[bytes, Point] = {}
         for point in points:

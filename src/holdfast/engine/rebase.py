@@ -172,7 +172,7 @@ class Rebaser:
         header = old.step.header
         state: PackedMap | Edit = _same(old.step.edit)
         if changed:
-            state = await self._states.resolved(moving.line, await self._states.packed(moving.line, old.point))
+            state = await self._states.values(moving.line, old.point)
         saving = Saving(
             moving.line,
             state,

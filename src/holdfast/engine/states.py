@@ -59,6 +59,8 @@ class Held:
     """Nodes by id and large values by pointer that are to be stored with this state, and are not yet."""
     head: Head | None = None
     """The step whose state it is, where it was just appended."""
+    pointers: frozenset[bytes] | None = None
+    """What stands for large values in `known`, once it was looked for."""
 
     @property
     def weight(self) -> int:
@@ -159,7 +161,23 @@ class States:
 
     async def packed(self, line: Line, point: Point) -> PackedMap:
         """The state at a step, packed; large values may stand as pointers."""
+        held = await self._whole_held(line, point)
+        assert held.known is not None  # noqa: S101 - that is what makes it whole
+        return held.known[0]
+
+    async def values(self, line: Line, point: Point) -> PackedMap:
+        """The state at a step, packed, with every large value in its place."""
+        held = await self._whole_held(line, point)
+        assert held.known is not None  # noqa: S101
+        packed = held.known[0]
+        if held.pointers is None:
+            held.pointers = frozenset(_pointers(packed))
+        return await self._resolved(line, packed, held.pointers) if held.pointers else packed
+
+    async def _whole_held(self, line: Line, point: Point) -> Held:
         held = await self.hold(line, point)
+        if held.known is not None and not held.known[1]:
+            return held
         try:
             whole = await self.whole(line, held)
         except MissingNode:
@@ -168,9 +186,9 @@ class States:
             if again.form == held.form:
                 raise
             held, whole = again, await self.whole(line, again)
-        if held.known is None or held.known[1]:
-            self.keep(line, point.hash, replace(held, known=(whole, ()), known_weight=weigh(whole)))
-        return whole
+        held = replace(held, known=(whole, ()), known_weight=weigh(whole), pointers=None)
+        self.keep(line, point.hash, held)
+        return held
 
     async def whole(self, line: Line, held: Held) -> PackedMap:
         """A state that is at hand in part, packed; large values may stand as pointers."""
@@ -200,10 +218,11 @@ class States:
         return ws, await self.with_large(line, held, folded)
 
     async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
-        """The same with every large value in place of its pointer."""
-        pointers = set(_pointers(packed))
-        if not pointers:
-            return packed
+        """A packed state with every large value in place of its pointer."""
+        pointers = frozenset(_pointers(packed))
+        return await self._resolved(line, packed, pointers) if pointers else packed
+
+    async def _resolved(self, line: Line, packed: PackedMap, pointers: frozenset[bytes]) -> PackedMap:
         values = await self.large(line, pointers)
         return {key: _resolve(value, values) for key, value in packed.items()}
 

@@ -39,7 +39,10 @@ def diff(old: Packed, new: Packed) -> Operation | None:
         if len(new) < _SHORT:
             return Set(new)
     elif isinstance(new, list) and len(new) < _SHORT and sum(map(len, new)) < _SHORT_LIST:
-        return None if new == old or flatten(new) == old else Set(flatten(new))
+        if new == old:
+            return None
+        flat = flatten(new)
+        return None if flat == old else Set(flat)
     edit = _edit(old, new)
     if edit == NOTHING:
         return None

@@ -65,9 +65,28 @@ Draft: TypeAlias = Slot | ListDraft | MapDraft
 def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadLarge) -> Rounds[MapDraft]:
     """The state after these steps. Loads only what they touch; `load` is asked for large values changed in part."""
     state = MapDraft(root, root.ranks)
-    for origin, edit in steps:
+    for origin, edit in _effective(list(steps)):
         yield from edit_map(ws, state, edit, origin, load)
     return state
+
+
+def _effective(steps: list[tuple[Origin, EditMap]]) -> list[tuple[Origin, EditMap]]:
+    """The same steps without what a later one sets anew; but for a key's first put, which gives it its place."""
+    if any(edit.removed or edit.moved for _, edit in steps):
+        return steps
+    first: dict[bytes, int] = {}
+    for number, (_, edit) in enumerate(steps):
+        for key, _ in edit.put:
+            first.setdefault(key, number)
+    replaced: set[bytes] = set()
+    effective: list[tuple[Origin, EditMap]] = []
+    for number in range(len(steps) - 1, -1, -1):
+        origin, edit = steps[number]
+        put = [(key, change) for key, change in edit.put if key not in replaced or first[key] == number]
+        replaced.update(key for key, change in put if isinstance(change, Set))
+        if put:
+            effective.append((origin, EditMap((), tuple(put))))
+    return effective[::-1]
 
 
 # Editing ----------------------------------------------------------------------------------------------------
