@@ -1,0 +1,129 @@
+"""The rows of a store are frozen: a store that an earlier release wrote is read by this one, on any backend.
+
+`tests/golden/store-v1.json` holds the rows of a small store with a bit of everything in it, and SQLite's tables as they
+were made for it. It is written once, by running this module, `python -m tests.test_golden_store`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from typing import Any
+
+import pytest
+
+from holdfast.backends.port import Backend, Put, Row, Scan
+from holdfast.backends.spaces import SPACES
+from holdfast.backends.sqlite_layout import schema
+from holdfast.checkpointer import Checkpointer
+from holdfast.engine.drivers import run
+from holdfast.store import Store
+from tests.engine.lines import KINDS, backend, store_on
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "store-v1.json"
+LARGE = random.Random(1).randbytes(50).hex() * 800
+
+STATES: dict[str, dict[str, Any]] = {
+    "01": {"messages": ["hello"], "turn": 1},
+    "02": {"messages": ["hello", "there"], "turn": 2},
+    "03": {"messages": ["hello", "there", "again"], "memory": {f"key {n}": n for n in range(30)}, "turn": 3},
+    "04": {"messages": ["another way"], "report": LARGE},
+    "05": {"messages": ["another way"], "report": LARGE + "and more"},
+    "06": {"messages": ["as it should have been"]},
+    "07": {"memory": {"a": 1}},
+}
+
+
+def fill(store: Store) -> None:
+    """Steps, folds, a branch, a fork, a large value, a revision, a name, a tag, pending writes."""
+    store.put("t", STATES["01"], id="01", metadata={"source": "input"})
+    store.put("t", STATES["02"], id="02", name="good", tags=["x", "y"])
+    store.put("t", STATES["03"], id="03")
+    store.put("t", STATES["04"], id="04", parent="02")
+    store.put("t", STATES["05"], id="05")
+    store.put("t", {"to be": "revised"}, id="06")
+    store.put("t", STATES["07"], id="07")
+    store.put("t", STATES["06"], id="06")
+    store.fork("t", "03", branch="what if")
+    Checkpointer(store).put_writes("t", "07", [("answer", 42), ("why", None)], task_id="task", task_path="path")
+
+
+def check(store: Store) -> None:
+    """All that is there."""
+    for id, state in STATES.items():
+        assert store.get("t", id).state == state, id
+    assert [checkpoint.id for checkpoint in store.log("t")] == sorted(STATES, reverse=True)
+    assert store.get("t", "01").metadata == {"source": "input"}
+    assert (store.names("t"), store.tags("t")) == ({"good": "02"}, {"x": ["02"], "y": ["02"]})
+    assert store.get("t", branch="what if").id == "03"
+    (latest, *_) = Checkpointer(store).list("t", limit=1)
+    assert [(write.channel, write.value) for write in latest.pending_writes] == [("answer", 42), ("why", None)]
+
+
+def rows_of(on: Backend) -> dict[str, list[Any]]:
+    found = run(on.read([Scan(space, ()) for space in SPACES]))
+    return {
+        space.name: [[[_to_json(value) for value in (*row.key, *row.columns)], row.body.hex()] for row in rows]
+        for space, rows in zip(SPACES, found, strict=True)
+    }
+
+
+def _to_json(value: Any) -> Any:
+    return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+
+def _from_json(value: Any) -> Any:
+    return bytes.fromhex(value["hex"]) if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_of_version_1_is_read(kind: str, tmp_path: pathlib.Path) -> None:
+    frozen = json.loads(GOLDEN.read_text())["rows"]
+    on = backend(kind, tmp_path)
+    for space in SPACES:
+        rows = []
+        for values, body in frozen[space.name]:
+            values = tuple(map(_from_json, values))
+            rows.append(Row(values[: len(space.key)], values[len(space.key) :], bytes.fromhex(body)))
+        assert run(on.apply([Put(space, row) for row in rows])) is None
+    store = store_on(on, fold_every=3)
+    check(store)
+    made = store.put("t", {"still": "written"})
+    assert (made.parent, store.get("t").state) == ("07", {"still": "written"})
+    store.compact("t")
+    for id, state in STATES.items():
+        assert store_on(on).get("t", id).state == state, id
+    run(on.close())
+
+
+def test_every_space_has_rows_in_it() -> None:
+    frozen = json.loads(GOLDEN.read_text())["rows"]
+    assert {name for name, rows in frozen.items() if rows} == {space.name for space in SPACES}
+
+
+def test_what_is_frozen_is_what_a_store_writes(tmp_path: pathlib.Path) -> None:
+    """The same shape, not the same bytes: versions are drawn by chance."""
+    on = backend("memory", tmp_path)
+    store = store_on(on, fold_every=3)
+    fill(store)
+    check(store)
+    frozen, now = json.loads(GOLDEN.read_text())["rows"], rows_of(on)
+    for space in SPACES:
+        key = len(space.key)
+        assert [values[:key] for values, _ in now[space.name]] == [values[:key] for values, _ in frozen[space.name]]
+        for (_, body), (_, then) in zip(now[space.name], frozen[space.name], strict=True):
+            if bytes.fromhex(then)[4:5] != b"\x01":  # what is compressed depends on zstd's release
+                assert body == then
+
+
+def test_sqlite_tables_are_as_they_were() -> None:
+    assert list(schema()) == json.loads(GOLDEN.read_text())["sqlite"]
+
+
+if __name__ == "__main__":
+    if GOLDEN.exists():
+        raise SystemExit("it is frozen already")
+    made = backend("memory", pathlib.Path())
+    fill(store_on(made, fold_every=3))
+    GOLDEN.write_text(json.dumps({"sqlite": list(schema()), "rows": rows_of(made)}, indent=1) + "\n")
