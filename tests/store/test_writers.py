@@ -132,9 +132,7 @@ def test_refuse_has_one_winner(store: Store) -> None:
     (winner,) = [each for each in made if isinstance(each, Checkpoint)]
     losers = [each for each in made if isinstance(each, Conflict)]
     assert len(losers) == 7
-    assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(
-        losers[0]
-    )
+    assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(losers[0])
     assert [each.id for each in store.log("t")] == [winner.id, base.id]
     assert store.get("t").state == {"n": made.index(winner)}
     assert store.thread("t").branches == 1
