@@ -1,39 +1,22 @@
-"""What Holdfast stores of an agent's run, step by step, and what can be done with it.
+"""An agent's run in a store on SQLite, and what can be done with it afterwards.
 
-Everything here happens in memory: it shows the codec and the model, on which the stores stand.
-Run it with `make demo`.
+Run it with `make demo`. It leaves the store in build/demo.db, to be looked at.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from holdfast import Codec
+import holdfast
 from holdfast.errors import HoldfastError
-from holdfast.model import (
-    EditList,
-    Header,
-    Operation,
-    PackedMap,
-    Parent,
-    Set,
-    Step,
-    apply_map,
-    diff_maps,
-    flatten,
-    merge,
-    pack_state,
-)
-from holdfast.model.merge import path_text, union
-from holdfast.model.operations import Change, Keep
-from holdfast.model.packed import unpack_state
 
-codec = Codec()
 TURNS = 300
+FILE = Path("build/demo.db")
 WORDS = ("agent plan tool search result because then user asked about the state of every step and why").split()  # noqa: SIM905
 
 
@@ -57,83 +40,73 @@ def turn(state: dict[str, Any], n: int) -> dict[str, Any]:
     return {**state, "messages": [*state["messages"], *fresh], "turn": n, "plan": {**state["plan"], "done": n}}
 
 
-def run() -> tuple[list[Step], list[PackedMap]]:
-    """A line of steps, each holding what its turn changed."""
+def run(store: holdfast.Store) -> tuple[int, float]:
+    """Run the agent. Returns how many bytes its state would take, saved whole at every step; and the time to save."""
+    codec = holdfast.Codec()
+    whole, took = 0, 0.0
     state: dict[str, Any] = {
         "messages": [],
         "plan": {"goal": "answer everything", "done": 0},
         "document": prose(50_000, 0),
     }
-    before: PackedMap = {}
-    steps: list[Step] = []
-    states: list[PackedMap] = []
     for n in range(TURNS):
         state = turn(state, n)
-        after = pack_state(codec, state)
-        parents = (Parent(0, n - 1, steps[-1].commit),) if steps else ()
-        steps.append(Step(Header(f"step-{n}", parents, time.time_ns()), diff_maps(before, after)))
-        states.append(after)
-        before = after
-    return steps, states
-
-
-def describe(operation: Operation) -> str:
-    if isinstance(operation, EditList):
-        kept = sum(part.length for part in operation.parts if isinstance(part, Keep))
-        fresh = [item for part in operation.parts if not isinstance(part, Keep | Change) for item in part]
-        return f"keeps {kept} items, adds {', '.join(type(codec.unpack(item)).__name__ for item in fresh)}"
-    return f"is now {codec.unpack(operation.value)}" if isinstance(operation, Set) else str(operation)
+        start = time.perf_counter()
+        store.put("agent", state, metadata={"turn": n})
+        took += time.perf_counter() - start
+        whole += len(codec.pack(state))
+    return whole, took
 
 
 def main() -> None:
-    headline(f"An agent runs {TURNS} turns")
-    start = time.perf_counter()
-    steps, states = run()
-    took = time.perf_counter() - start
-    written = sum(len(step.encode()) for step in steps)
-    whole = sum(len(flatten(state)) for state in states)
-    final = len(flatten(states[-1]))
-    print(f"  its state grew to            {final / 1e6:8.2f} MB")
-    print(f"  the whole state, every step  {whole / 1e6:8.2f} MB")
-    print(
-        f"  what each step changed       {written / 1e6:8.2f} MB   ({whole / written:.0f} times less, in {took:.2f} s)"
-    )
+    FILE.parent.mkdir(exist_ok=True)
+    for file in FILE.parent.glob(f"{FILE.name}*"):
+        file.unlink()
+    with holdfast.open(f"sqlite:///{FILE}") as store:
+        headline(f"An agent runs {TURNS} turns, and is saved after each")
+        whole, took = run(store)
+        thread = store.thread("agent")
+        print(f"  its state, whole at every step  {whole / 1e6:8.1f} MB")
+        print(f"  what the store keeps of it      {thread.bytes / 1e6:8.1f} MB, {thread.steps} checkpoints")
+        print(f"  the time to save it             {took:8.2f} s")
 
-    headline("What the last step changed")
-    for name, operation in steps[-1].edit.put:
-        print(f"  {codec.unpack(name):<9} {describe(operation)}")
+        headline("Resume: the latest state, as it was")
+        latest = store.get("agent")
+        print(f"  {latest.id}: turn {latest.state['turn']}, {len(latest.state['messages'])} messages")
+        print(f"  the last of them: {type(latest.state['messages'][-1]).__name__}")
 
-    headline("Any past state is a matter of applying steps")
-    state: PackedMap = {}
-    for step in steps[:100]:
-        state = apply_map(step.edit, state)
-    past = unpack_state(codec, state)
-    print(f"  after step 99: {len(past['messages'])} messages, plan {past['plan']}")
-    print(f"  the last of them: {type(past['messages'][-1]).__name__}, {past['messages'][-1].content[:50]!r}…")
+        headline("Look back: any checkpoint is one read away")
+        for checkpoint in store.log("agent", limit=3):
+            print(f"  {checkpoint.time:%H:%M:%S.%f}  {checkpoint.id}  {checkpoint.metadata}")
+        past = store.get("agent", step=99)
+        print(f"  step 99: {len(past.state['messages'])} messages, plan {past.state['plan']}")
+        lazy = store.get("agent", step=200, lazy=True).state
+        print(f"  step 200, read in part: {lazy.length('messages')} messages, plan {lazy.value('plan')}")
 
-    headline("Two alternatives from there, merged")
-    ours = pack_state(codec, turn(past, 1000) | {"plan": {**past["plan"], "ours": True}})
-    theirs = pack_state(codec, turn(past, 2000) | {"plan": {**past["plan"], "theirs": True}})
-    merged = merge(state, ours, theirs)
-    for clash in merged.clashes:
-        print(f"  both changed {path_text(clash.path)}")
-    both = unpack_state(codec, merge(state, ours, theirs, union).state)
-    print(f"  with the union of lists: {len(both['messages'])} messages, plan {both['plan']}")
+        headline("Try another way from there; nothing is copied")
+        store.fork("agent", past.id, branch="what if")
+        other = store.put("agent", turn(past.state, 1000), branch="what if", tags=["experiment"])
+        print(f"  {other.id} follows {other.parent}, on branch {other.branch}")
+        print(f"  main is where it was: turn {store.get('agent', branch='main').state['turn']}")
 
-    headline("Nothing is altered unseen")
-    print(f"  commit hash of the last step: {steps[-1].commit.hex()}")
-    data = bytearray(steps[150].encode())
-    data[len(data) // 2] ^= 1
-    try:
-        Step.decode(bytes(data))
-    except HoldfastError as error:
-        print(f"  one flipped bit in step 150: {type(error).__name__}: {error}")
+        headline("Go back: a new checkpoint with an old state")
+        restored = store.restore("agent", past.id, branch="main")
+        print(f"  {restored.id}: turn {store.get('agent', restored.id).state['turn']}; all before it are kept")
 
-    headline("Values that can not be kept say where they are")
-    try:
-        pack_state(codec, {"messages": [HumanMessage("x", additional_kwargs={"client": object()})]})
-    except HoldfastError as error:
-        print(f"  {type(error).__name__}: {error}")
+        headline("Change a part: only the part is written")
+        before = store.thread("agent").bytes
+        store.update("agent", {("plan", "note"): "from the demo"}, branch="main")
+        print(f"  {store.thread('agent').bytes - before} bytes")
+
+        headline("Values that can not be kept say where they are")
+        try:
+            store.put("agent", {"messages": [HumanMessage("x", additional_kwargs={"client": object()})]})
+        except HoldfastError as error:
+            print(f"  {type(error).__name__}: {error}")
+
+    headline(f"{FILE} is an SQLite file of {FILE.stat().st_size / 1e6:.1f} MB; look at it:")
+    print(f"  sqlite3 {FILE} 'select * from threads'")
+    print(f"  sqlite3 {FILE} 'select time, id, metadata, bytes from log limit 5'")
 
 
 if __name__ == "__main__":

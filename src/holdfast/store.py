@@ -104,12 +104,16 @@ class Operations:
         name: str | None = None,
         step: int | None = None,
         time: datetime | None = None,
+        branch: str | None = None,
     ) -> Checkpoint:
-        """Save a new checkpoint, on top of the latest, whose state is that of an older one. Nothing is undone."""
+        """Save a new checkpoint whose state is that of an older one. Nothing is undone.
+
+        It goes on top of the latest, or of the last one of a branch.
+        """
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
         packed = await self.engine.states.values(line, point)
-        about = self._about(line, None, None, "", None, {"restored": point.id}, None, (), "restore")
+        about = self._about(line, None, branch, "", None, {"restored": point.id}, None, (), "restore")
         return await self._save(Saving(line, packed, **about))
 
     def transaction(self) -> Transaction:

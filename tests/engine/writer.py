@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
 from typing import Any
 
 import holdfast
+from holdfast.engine import rewrite
+from holdfast.errors import Conflict
 
 
 def state_of(writer: str, number: int) -> dict[str, Any]:
@@ -24,12 +27,14 @@ def main(url: str, writer: str) -> None:
     """Save to a thread of one's own and to one that all share; now and then compact, and delete a third."""
     store = holdfast.open(url)
     object.__setattr__(store.engine.ground, "fold_every", 4)  # so that there is much to interrupt
+    rewrite._LEASE_NS = 50_000_000  # so that the living, too, are taken for dead
     for number in itertools.count():
         for thread in (writer, "shared", f"{writer} for a while"):
             saved = store.put(thread, state_of(writer, number), metadata={"number": number})
             say(f"saved\t{thread}\t{saved.id}\t{writer}\t{number}\n")
         if number % 9 == 8:
-            store.compact(writer)
+            with contextlib.suppress(Conflict):  # a lease outlives whoever was killed with it
+                store.compact(writer)
         if number % 11 == 10:
             say(f"deleting\t{writer} for a while\n")
             store.delete(f"{writer} for a while")

@@ -269,29 +269,27 @@ class SQLite(Backend):
     # Care
 
     def _tidy(self) -> None:
-        try:
-            while self._vacuum():
-                pass
-        except apsw.Error as error:
-            raise sqlite_errors.translate(error, self.url) from error
+        while self._vacuum():
+            pass
 
     def _vacuum(self) -> bool:
         """Free some pages; whether there are more. In parts, so that others get to write in between."""
         with self._connections.writing:
             cursor = self._connections.writer()
             connection = cursor.connection
-            before = connection.pragma("freelist_count")
             try:
+                # Begun as a writer: a reader that becomes one is refused if anybody wrote in between.
+                self._patience.insist(lambda: cursor.execute("BEGIN IMMEDIATE"), time.monotonic())
+                before = connection.pragma("freelist_count")
                 if before:
                     cursor.execute(_VACUUM).fetchall()
                 after = connection.pragma("freelist_count")
-                more = bool(after) and after != before
-                if not more:
-                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                cursor.execute("COMMIT")
             except apsw.Error as error:
-                if sqlite_errors.breaks_store(error):
-                    raise self._break(error) from error
-                raise
+                raise self._failure(cursor, error) from error
+            more = bool(after) and after != before
+            if not more:
+                self._checkpoint(connection)
             return more
 
 

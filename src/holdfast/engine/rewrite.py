@@ -34,7 +34,7 @@ from holdfast.model.nodes import Origin
 _PAGE = 256
 """How many steps are read at a time."""
 
-_LEASE_NS = 10 * 60 * 10**9
+_LEASE_NS = 60 * 10**9
 """After this long without a sign of life, a rewrite is taken to be dead."""
 
 _ATTEMPTS = 100
@@ -103,7 +103,6 @@ class Rewriter:
             walk.held[number], walk.done[number] = held, start + len(rows)
             if len(rows) < _PAGE:
                 return
-            await self._renew(walk.lease)
 
     async def _fold_step(self, walk: _Walk, row: Row, held: Held) -> Held:
         """The state after a step. Where it is a folded one, its nodes are stored."""
@@ -120,6 +119,8 @@ class Rewriter:
             if await self._backend.apply(changes) is not None:
                 await self._lines.info(line)  # says so if the line is gone
                 raise _overtaken(line)
+            if self._ground.clock() - int(walk.lease.row.columns[1]) > _LEASE_NS // 4:
+                await self._renew(walk.lease)
             self._states.keep_nodes(ws)
             walk.folds.append(fold_row(line, place, point.hash, walk.form, root))
             held = Held(root, walk.form)

@@ -105,9 +105,11 @@ def _child(stores: Stores, task: str, *arguments: str | int) -> Iterator[subproc
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:  # noqa: S603 - our own
         try:
             assert child.stdout is not None
-            if child.stdout.readline() != "ready\n":
+            said = child.stdout.readline()
+            if said != "ready\n":
+                child.kill()
                 _, errors = child.communicate()
-                raise AssertionError(f"a process could not open the store: {errors}")
+                raise AssertionError(f"a process could not open the store: {said}{errors}")
             yield child
         finally:
             child.kill()
