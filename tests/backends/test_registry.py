@@ -1,0 +1,70 @@
+"""URL schemes: which backend serves them, and how others plug in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.registry import backend_for, schemes
+from holdfast.backends.sqlite import SQLite
+from holdfast.errors import Config
+
+PLUGIN = """
+from holdfast.backends.memory import Memory
+
+class Elsewhere(Memory):
+    schemes = ("elsewhere",)
+
+    @classmethod
+    async def open(cls, url, **options):
+        return cls()
+
+class NoBackend:
+    pass
+"""
+
+ENTRIES = """[holdfast.backends]
+elsewhere = plugged_in_elsewhere:Elsewhere
+wrong = plugged_in_elsewhere:NoBackend
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package, as installed, that brings a backend."""
+    (tmp_path / "plugged_in_elsewhere.py").write_text(PLUGIN)
+    about = tmp_path / "plugged_in_elsewhere-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-in-elsewhere\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_what_comes_with_the_package() -> None:
+    assert backend_for("memory://") is Memory
+    assert backend_for("sqlite:///x.db") is SQLite
+    assert {"memory", "sqlite"} <= set(schemes())
+
+
+@pytest.mark.usefixtures("plugin")
+def test_another_package_brings_a_backend() -> None:
+    assert "elsewhere" in schemes()
+    with holdfast.open("elsewhere://somewhere") as store:
+        store.put("t", {"n": 1})
+        assert store.get("t").state == {"n": 1}
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_plug_in_that_is_no_backend_is_refused() -> None:
+    with pytest.raises(Config, match="plugged_in_elsewhere:NoBackend for wrong:// is no holdfast backend"):
+        backend_for("wrong://x")
+
+
+def test_an_unknown_scheme_says_which_are_known() -> None:
+    with pytest.raises(Config, match=r"no backend serves cassandra://.*memory://.*sqlite://"):
+        backend_for("cassandra://host/x")
+    with pytest.raises(Config, match="has no scheme .at agents.db.. Try sqlite:///agents.db"):
+        backend_for("agents.db")
