@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.checkpointer import AsyncCheckpointer as AsyncCheckpointer
     from holdfast.checkpointer import Checkpointer as Checkpointer
     from holdfast.checkpoints import Checkpoint as Checkpoint
-    from holdfast.checkpoints import Saved as Saved
     from holdfast.checkpoints import Thread as Thread
     from holdfast.codec import Codec as Codec
     from holdfast.codec import Inert as Inert
@@ -44,7 +43,7 @@ _AUTOSAVE = (
     "OnEvent",
 )
 _CHECKPOINTER = ("AsyncCheckpointer", "Checkpointer")
-_CHECKPOINTS = ("Checkpoint", "Saved", "Thread")
+_CHECKPOINTS = ("Checkpoint", "Thread")
 _CODEC = ("Codec", "Inert", "Limits", "Registry")
 _OPENING = ("aopen", "open")
 _REGISTRY = ("allow", "register")

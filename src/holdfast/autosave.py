@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, Self
 
-from holdfast.checkpoints import Checkpoint, Saved
+from holdfast.checkpoints import Checkpoint
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Config, HoldfastError, Invalid
 from holdfast.store import AsyncStore, Operations, Store
@@ -255,7 +255,9 @@ class _Checkpointable:
         return await _Watch.event(self._attached(), event, metadata)
 
     @operation
-    async def restore(self, id: str | None = None, *, name: str | None = None, time: datetime | None = None) -> Saved:
+    async def restore(
+        self, id: str | None = None, *, name: str | None = None, time: datetime | None = None
+    ) -> Checkpoint:
         """Take on the state of a checkpoint: the latest, or the one that is named. Raises `NotFound`."""
         watch = self._attached()
         saved = await Operations.get(watch.store, watch.thread, id, name=name, time=time)

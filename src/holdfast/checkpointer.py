@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.checkpoints import Checkpoint, Saved
+from holdfast.checkpoints import Checkpoint
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.records import check_name
 from holdfast.engine.writes import Write
@@ -107,7 +107,7 @@ class _Saver:
         """Delete a thread with everything that belongs to it."""
         await Operations.delete(self.store, thread_id)
 
-    async def _tuple(self, checkpoint: Checkpoint | Saved, state: Mapping[str, Any]) -> CheckpointTuple:
+    async def _tuple(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> CheckpointTuple:
         line = self.store._line(checkpoint.thread)
         writes = await self.store.engine.writes.of(line, checkpoint.id)
         values = self.store.engine.ground.codec.unpack_items(write.packed for write in writes)

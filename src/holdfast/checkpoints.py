@@ -24,7 +24,8 @@ class Checkpoint(NamedTuple):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed. `branch` and `step` are its place, `hash`
-    its commit hash: it covers this step and everything before it. `time` never decreases from parent to child.
+    its commit hash: it covers this step and everything before it. `time` never decreases from parent to child. `state`
+    is there where it was read, as `get` does: a dict, or a lazy one (`holdfast.lazy`) if that was asked for.
     """
 
     thread: str
@@ -38,23 +39,7 @@ class Checkpoint(NamedTuple):
     metadata: Mapping[str, Any]
     stamp: str = ""
     schema: str = ""
-
-
-class Saved(NamedTuple):
-    """A checkpoint with the state it holds: a dict, or a lazy one (`holdfast.lazy`) if that was asked for."""
-
-    thread: str
-    id: str
-    parent: str | None
-    branch: int
-    step: int
-    time: datetime
-    kind: str
-    hash: str
-    metadata: Mapping[str, Any]
-    stamp: str
-    schema: str
-    state: Any
+    state: Any = None
 
 
 @dataclass(frozen=True, slots=True)

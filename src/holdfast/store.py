@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
 from holdfast.backends.port import Change, Create, Put, Row, Scan
 from holdfast.backends.spaces import LINES, REFS
-from holdfast.checkpoints import BranchInfo, Checkpoint, Saved, Stats, Thread, to_datetime, to_time
+from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, Thread, to_datetime, to_time
 from holdfast.codec import Codec
 from holdfast.engine.append import Edit, OnConflict, Saving
 from holdfast.engine.core import Engine
@@ -24,6 +24,19 @@ from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
 from holdfast.model.packed import pack_state
+
+
+class About(TypedDict, total=False):
+    """What can be said about a checkpoint as it is saved. See `Store.put`."""
+
+    parent: str | None
+    branch: str | None
+    on_conflict: str
+    id: str | None
+    metadata: Mapping[str, Any] | None
+    name: str | None
+    tags: Iterable[str]
+    kind: str
 
 
 class Operations:
@@ -113,7 +126,7 @@ class Operations:
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
         packed = await self.engine.states.values(line, point)
-        about = self._about(line, None, branch, "", None, {"restored": point.id}, None, (), "restore")
+        about = self._about(line, branch=branch, metadata={"restored": point.id}, kind="restore")
         return await self._save(Saving(line, packed, **about))
 
     def transaction(self) -> Transaction:
@@ -140,7 +153,7 @@ class Operations:
         step: int | None = None,
         time: datetime | None = None,
         lazy: bool = False,
-    ) -> Saved:
+    ) -> Checkpoint:
         """A checkpoint and its state: the latest of a thread, or one named in one of these ways.
 
         The latest is the one with the greatest id. Ids that the store makes sort by time; so should those of the
@@ -162,7 +175,7 @@ class Operations:
         except Corrupt:
             await self._lines.find(line, point.id)  # says so if it was deleted meanwhile
             raise
-        return Saved(*self._fields(line, head), state)
+        return Checkpoint(*self._fields(line, head), state)
 
     @operation
     async def log(
@@ -336,14 +349,14 @@ class Operations:
     def _about(
         self,
         line: Line,
-        parent: str | None,
-        branch: str | None,
-        on_conflict: str,
-        id: str | None,
-        metadata: Mapping[str, Any] | None,
-        name: str | None,
-        tags: Iterable[str],
-        kind: str,
+        parent: str | None = None,
+        branch: str | None = None,
+        on_conflict: str = "",
+        id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        kind: str = "save",
     ) -> dict[str, Any]:
         """What a `Saving` holds besides the state."""
         if on_conflict not in ("", "branch", "refuse"):
@@ -489,46 +502,19 @@ class Transaction:
         self.checkpoints: list[Checkpoint] = []
         """What was saved, in the order in which it was asked for; empty until then."""
 
-    def put(
-        self,
-        thread: str,
-        state: Mapping[str, Any],
-        *,
-        parent: str | None = None,
-        branch: str | None = None,
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-        kind: str = "save",
-        on_conflict: str = "",
-        if_changed: bool = False,
-    ) -> None:
+    def put(self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **about: Unpack[About]) -> None:
         """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
         line = self._store._line(thread)
         packed = pack_state(self._store._codec, arguments.mapping(state, "state"))
-        about = self._store._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
-        self._savings.append(Saving(line, packed, **about, if_changed=if_changed))
+        self._savings.append(Saving(line, packed, **self._store._about(line, **about), if_changed=if_changed))
 
     def update(
-        self,
-        thread: str,
-        changes: Mapping[Path, Any],
-        *,
-        remove: Iterable[Path] = (),
-        parent: str | None = None,
-        branch: str | None = None,
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-        kind: str = "update",
-        on_conflict: str = "",
+        self, thread: str, changes: Mapping[Path, Any], *, remove: Iterable[Path] = (), **about: Unpack[About]
     ) -> None:
         """Change parts of a thread's state, as `Store.update` does."""
         line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
-        about = self._store._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
-        self._savings.append(Saving(line, edit, **about))
+        about.setdefault("kind", "update")
+        self._savings.append(Saving(line, edit, **self._store._about(line, **about)))
 
     def __enter__(self) -> Self:
         if not isinstance(self._store, Sync):

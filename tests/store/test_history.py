@@ -28,7 +28,7 @@ def test_the_log_has_the_latest_first(store: Store) -> None:
     log = store.log("t")
     assert [each.id for each in log] == ids
     assert log[0] == store.log("t", limit=1)[0]
-    assert not hasattr(log[0], "state")
+    assert log[0].state is None
     assert [each.id for each in store.log("t", limit=7)] == ids[:7]
     assert [each.id for each in store.log("t", before=ids[6], limit=3)] == ids[7:10]
     assert store.log("t", limit=0) == []

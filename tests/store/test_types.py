@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 import pytest
 
 import holdfast
-from holdfast import AsyncStore, Checkpoint, Saved, Store
+from holdfast import AsyncStore, Checkpoint, Store
 from holdfast.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
 from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.errors import NotFound
@@ -20,7 +20,7 @@ def test_of_a_store() -> None:
     with holdfast.open("memory://") as store:
         assert_type(store, Store)
         assert isinstance(assert_type(store.put("t", {}), Checkpoint), Checkpoint)
-        assert isinstance(assert_type(store.get("t"), Saved), Saved)
+        assert isinstance(assert_type(store.get("t"), Checkpoint), Checkpoint)
         assert assert_type(store.log("t"), list[Checkpoint])
         assert assert_type(store.delete("t"), bool) is True
         assert assert_type(Checkpointer(store).get_tuple("t"), CheckpointTuple | None) is None
@@ -33,7 +33,7 @@ def test_of_an_async_store() -> None:
             putting = assert_type(store.put("t", {}), Coroutine[Any, Any, Checkpoint])
             assert isinstance(putting, Coroutine)
             assert isinstance(await putting, Checkpoint)
-            assert isinstance(assert_type(await store.get("t"), Saved), Saved)
+            assert isinstance(assert_type(await store.get("t"), Checkpoint), Checkpoint)
             assert assert_type(await AsyncCheckpointer(store).get_tuple("u"), CheckpointTuple | None) is None
 
     asyncio.run(go())
