@@ -127,6 +127,14 @@ def test_unchanged_is_judged_by_what_is_there_now(shared: Backend) -> None:
     assert other.get("t").state == {"v": 1}
 
 
+def test_unchanged_on_top_of_the_latest_that_others_follow_with_lower_ids(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"v": 1}, id="9")
+    store.put("t", {"v": 2}, id="5")
+    assert store.put("t", {"v": 1}, if_changed=True, tags=["same"]).id == "9"
+    assert store.tags("t") == {"same": ["9"]}
+
+
 def test_a_change_is_judged_by_what_is_there_now(shared: Backend) -> None:
     one, other = stores(shared)
     one.put("t", {"a": 1})

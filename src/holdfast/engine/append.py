@@ -241,19 +241,14 @@ class Appender:
         elif number is not None and parent is not None and parent.branch != number:
             place = Place(number, 0)  # the first step of its own
         prepared = await self.prepare(saving, info, parent, held, conditions, place, new_branch=branches)
-        if saving.if_changed and parent is not None and prepared.step.edit == EditMap():
-            await self._stay(batch, prepared)
-        else:
+        if not saving.if_changed or parent is None or prepared.step.edit != EditMap():
             batch.add(prepared)
-
-    async def _stay(self, batch: _Batch, prepared: Prepared) -> None:
-        """Nothing changed: the parent stands for the step, if it is still the last one; it gets the riders."""
-        parent, saving = prepared.parent, prepared.saving
-        assert parent is not None  # noqa: S101 - a state without a parent is a change
-        changes = [change for change in prepared.changes if change.space is LINES]
-        if isinstance(saving.parent, OnBranch) or saving.parent is None:
-            changes.append(Expect(STEPS, (*saving.line, parent.branch, parent.seq + 1), None))
-        batch.stay(prepared, parent, changes, saving.riders(parent.id) if saving.riders is not None else ())
+            return
+        # Nothing changed: the parent stands for the step, and gets what was to be stored with it.
+        if parent is memo.point and memo.sole and before is None:
+            # It was only remembered to be the latest: that must still be so.
+            conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
+        batch.stay(prepared, parent, conditions, saving.riders(parent.id) if saving.riders is not None else ())
 
     async def _parent(self, saving: Saving, memo: Memo) -> Point | None:
         at, point = saving.parent, memo.point
