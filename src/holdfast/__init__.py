@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from holdfast.codec import Limits as Limits
     from holdfast.codec import Registry as Registry
     from holdfast.codec.registry import default_registry
+    from holdfast.errors import Config as Config
+    from holdfast.errors import Conflict as Conflict
+    from holdfast.errors import Corrupt as Corrupt
+    from holdfast.errors import Denied as Denied
+    from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.errors import Invalid as Invalid
+    from holdfast.errors import NotFound as NotFound
+    from holdfast.errors import Transient as Transient
+    from holdfast.errors import Unavailable as Unavailable
+    from holdfast.errors import Unsupported as Unsupported
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.store import AsyncStore as AsyncStore
@@ -44,6 +54,18 @@ _AUTOSAVE = (
 )
 _CHECKPOINTER = ("AsyncCheckpointer", "Checkpointer")
 _CHECKPOINTS = ("Checkpoint", "Thread")
+_ERRORS = (
+    "Config",
+    "Conflict",
+    "Corrupt",
+    "Denied",
+    "HoldfastError",
+    "Invalid",
+    "NotFound",
+    "Transient",
+    "Unavailable",
+    "Unsupported",
+)
 _CODEC = ("Codec", "Inert", "Limits", "Registry")
 _OPENING = ("aopen", "open")
 _REGISTRY = ("allow", "register")
@@ -54,6 +76,7 @@ __all__ = [  # noqa: PLE0604 - strings all of them
     *_CHECKPOINTER,
     *_CHECKPOINTS,
     *_CODEC,
+    *_ERRORS,
     *_OPENING,
     *_REGISTRY,
     *_STORE,
@@ -72,6 +95,8 @@ def __getattr__(name: str) -> Any:
         from holdfast import checkpoints as found
     elif name in _CODEC:
         from holdfast import codec as found
+    elif name in _ERRORS:
+        from holdfast import errors as found
     elif name in _OPENING:
         from holdfast import opening as found
     elif name in _REGISTRY:

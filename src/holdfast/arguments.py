@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.engine.records import check_name
@@ -53,7 +53,10 @@ def moment(value: object) -> datetime:
     """A date and time."""
     if not isinstance(value, datetime):
         raise Invalid(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
-    return value
+    try:
+        return value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise Invalid("the time is too far away to be told in UTC", where=str(value)) from None
 
 
 def path(value: object) -> tuple[Any, ...]:

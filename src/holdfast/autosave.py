@@ -48,8 +48,8 @@ class EveryStep:
     if_changed: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise Config(f"a policy saves every so many steps, at least 1, not {self.steps}")
+        if type(self.steps) is not int or self.steps < 1:
+            raise Config(f"a policy saves every so many steps, at least 1, not {self.steps!r}")
 
     def due(self, moment: Moment) -> bool:
         """Enough steps went by."""
@@ -64,8 +64,8 @@ class Interval:
     if_changed: bool = True
 
     def __post_init__(self) -> None:
-        if self.seconds < 0:
-            raise Config(f"a policy saves after a number of seconds, not {self.seconds}")
+        if type(self.seconds) not in (int, float) or not self.seconds >= 0:
+            raise Config(f"a policy saves after a number of seconds, not {self.seconds!r}")
 
     def due(self, moment: Moment) -> bool:
         """Enough time went by."""
@@ -90,6 +90,8 @@ class OnEvent:
     if_changed = False
 
     def __init__(self, *names: str) -> None:
+        if not all(isinstance(name, str) for name in names):
+            raise Config(f"events are named by strings, not by {names!r}")
         self.names = frozenset(names)
 
     def due(self, moment: Moment) -> bool:
@@ -108,6 +110,13 @@ class _Watch:
         *policies: Policy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if _is_sync(store) != _is_sync(self):
+            raise Config(f"{type(self).__name__} saves to {'a Store' if _is_sync(self) else 'an AsyncStore'}")
+        if not callable(state):
+            raise Config("the state to save is given by a function that returns it", hint="Write lambda: state")
+        for policy in policies:
+            if isinstance(policy, type) or not callable(getattr(policy, "due", None)):
+                raise Config(f"{policy!r} is no policy", hint="Give an instance, such as EveryStep()")
         self.store = store
         self.thread = thread
         self.last: Checkpoint | None = None
@@ -174,6 +183,10 @@ class _Watch:
         return self.last
 
 
+def _is_sync(thing: object) -> bool:
+    return isinstance(thing, Sync)
+
+
 class Autosave(Sync, _Watch):
     """Saves a state by itself: `with Autosave(store, "t1", lambda: state, EveryStep())`. Leaving saves the rest."""
 
@@ -227,12 +240,14 @@ class _Checkpointable:
 
     def checkpoint_state(self) -> Mapping[str, Any]:
         """The state to save: the attributes whose names do not start with an underscore. Override it to choose."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        slots = [name for kind in type(self).__mro__ for name in _slots(kind) if hasattr(self, name)]
+        names = [*slots, *vars(self)]
+        return {name: getattr(self, name) for name in names if not name.startswith("_")}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Take on a saved state: the counterpart of `checkpoint_state`."""
-        for name in self.checkpoint_state():
-            if name not in state:
+        for name in list(vars(self)):
+            if not name.startswith("_") and name not in state:
                 delattr(self, name)
         for name, value in state.items():
             setattr(self, name, value)
@@ -268,6 +283,11 @@ class _Checkpointable:
         if self._autosave is None:
             raise Invalid("the agent has no store to save to", hint='Call attach(store, "thread") first')
         return self._autosave
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 class CheckpointableMixin(Sync, _Checkpointable):

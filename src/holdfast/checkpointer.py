@@ -10,7 +10,7 @@ from holdfast.checkpoints import Checkpoint
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.records import check_name
 from holdfast.engine.writes import Write
-from holdfast.errors import NotFound
+from holdfast.errors import Invalid, NotFound
 from holdfast.store import AsyncStore, Operations, Store
 
 
@@ -70,6 +70,8 @@ class _Saver:
         check_name(task_id, "id of a task")
         check_name(task_path, "path of a task")
         codec = self.store.engine.ground.codec
+        if not all(map(_is_pair, writes)):
+            raise Invalid("a write is a pair of channel and value", where=repr(writes)[:80])
         packed = codec.pack_items(value for _, value in writes)
         rows = [
             Write(task_path, task_id, place, check_name(channel, "name of a channel"), value)
@@ -121,6 +123,10 @@ class _Saver:
             checkpoint.time,
             pending,
         )
+
+
+def _is_pair(write: object) -> bool:
+    return isinstance(write, tuple | list) and len(write) == 2
 
 
 class Checkpointer(Sync, _Saver):

@@ -12,7 +12,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import CACHE_BYTES, Ground
 from holdfast.engine.records import check_name
-from holdfast.errors import Config
+from holdfast.errors import Config, Invalid
 from holdfast.store import AsyncStore, Operations, Store
 
 S = TypeVar("S", bound=Operations)
@@ -45,6 +45,13 @@ class _Opening:
 
     def __await__(self) -> Generator[Any, Any, AsyncStore]:
         return arun(self._opening).__await__()
+
+    def __enter__(self) -> AsyncStore:
+        self._opening.close()
+        raise Invalid("a store for asyncio is entered with `async with`", hint="Or open it with holdfast.open")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Never entered."""
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self

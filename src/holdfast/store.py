@@ -47,7 +47,9 @@ class Operations:
         self.tenant = tenant
 
     def _line(self, thread: str) -> Line:
-        return Line(self.tenant, check_name(thread, "name of a thread"))
+        if not check_name(thread, "name of a thread"):
+            raise Invalid("the name of a thread is not empty")
+        return Line(self.tenant, thread)
 
     # Saving ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +127,11 @@ class Operations:
         """
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
-        packed = await self.engine.states.values(line, point)
+        try:
+            packed = await self.engine.states.values(line, point)
+        except Corrupt:
+            await self._lines.find(line, point.id)  # says so if it was deleted meanwhile
+            raise
         about = self._about(line, branch=branch, metadata={"restored": point.id}, kind="restore")
         return await self._save(Saving(line, packed, **about))
 
@@ -195,6 +201,7 @@ class Operations:
         before = arguments.optional_name(before, "id of a checkpoint")
         limit = arguments.optional_count(limit, "limit")
         wanted = arguments.mapping(metadata or {}, "metadata")
+        packed = {key: self._codec.pack(value) for key, value in wanted.items()}
         tagged = None
         if tag is not None:
             tagged = {id for _, id in await self._lines.refs(line, TAG, check_name(tag, "tag"))}
@@ -207,7 +214,7 @@ class Operations:
                 checkpoint = Checkpoint(*self._fields(line, head))
                 if tagged is not None and checkpoint.id not in tagged:
                     continue
-                if any(key not in checkpoint.metadata or checkpoint.metadata[key] != wanted[key] for key in wanted):
+                if any(packed[key] != _packed_entry(self._codec, checkpoint.metadata, key) for key in wanted):
                     continue
                 found.append(checkpoint)
             if len(rows) < page:
@@ -343,6 +350,12 @@ class Operations:
 
     def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
         put = {arguments.path(path): value for path, value in arguments.mapping(changes, "set of changes").items()}
+        if isinstance(remove, tuple) and remove:
+            raise Invalid(
+                "a tuple names one place, and several may be removed",
+                where=repr(remove)[:80],
+                hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
+            )
         removed = [arguments.path(path) for path in arguments.several(remove, "place to remove")]
         return self.engine.parts(self._line(thread), put, removed)
 
@@ -434,7 +447,7 @@ class Operations:
             number = await self._lines.branch(
                 line, MAIN.name if branch is None else check_name(branch, "name of a branch")
             )
-            at = Place(number, arguments.count(step, "number of a step"))
+            at = await self._lines.step(line, number, arguments.count(step, "number of a step"))
         elif branch is not None:
             at = OnBranch(check_name(branch, "name of a branch"))
         return await self._lines.find(line, at)
@@ -454,7 +467,7 @@ class Operations:
             point.id,
             head.parent,
             point.branch,
-            point.seq,
+            point.depth,
             to_datetime(point.time),
             point.kind,
             point.hash.hex(),
@@ -465,6 +478,10 @@ class Operations:
 
 
 _Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str]
+
+
+def _packed_entry(codec: Codec, metadata: Mapping[str, Any], key: str) -> bytes | None:
+    return codec.pack(metadata[key]) if key in metadata else None
 
 
 def _thread(summary: Summary) -> Thread:
@@ -499,11 +516,13 @@ class Transaction:
     def __init__(self, store: Operations) -> None:
         self._store = store
         self._savings: list[Saving] = []
+        self._open = False
         self.checkpoints: list[Checkpoint] = []
         """What was saved, in the order in which it was asked for; empty until then."""
 
     def put(self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **about: Unpack[About]) -> None:
         """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
+        self._check_open()
         line = self._store._line(thread)
         packed = pack_state(self._store._codec, arguments.mapping(state, "state"))
         self._savings.append(Saving(line, packed, **self._store._about(line, **about), if_changed=if_changed))
@@ -512,6 +531,7 @@ class Transaction:
         self, thread: str, changes: Mapping[Path, Any], *, remove: Iterable[Path] = (), **about: Unpack[About]
     ) -> None:
         """Change parts of a thread's state, as `Store.update` does."""
+        self._check_open()
         line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
         about.setdefault("kind", "update")
         self._savings.append(Saving(line, edit, **self._store._about(line, **about)))
@@ -519,23 +539,25 @@ class Transaction:
     def __enter__(self) -> Self:
         if not isinstance(self._store, Sync):
             raise Invalid("a transaction of an AsyncStore is entered with `async with`")
+        self._open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        if kind is None:
-            run(self._commit())
-        self._savings = []
+        savings, self._savings, self._open = self._savings, [], False
+        if kind is None and savings:
+            self.checkpoints = run(self._store._save_all(savings))
 
     async def __aenter__(self) -> Self:
         if isinstance(self._store, Sync):
             raise Invalid("a transaction of a Store is entered with `with`")
+        self._open = True
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        if kind is None:
-            await arun(self._commit())
-        self._savings = []
+        savings, self._savings, self._open = self._savings, [], False
+        if kind is None and savings:
+            self.checkpoints = await arun(self._store._save_all(savings))
 
-    async def _commit(self) -> None:
-        if self._savings:
-            self.checkpoints = await self._store._save_all(self._savings)
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Invalid("the transaction is not open", hint="Use it inside its `with` block")

@@ -100,8 +100,8 @@ def test_a_branch_goes_on_by_itself(store: Store) -> None:
     first = store.put("t", {"n": "try 0"}, branch="try")
     second = store.put("t", {"n": "try 1"}, branch="try")
     on_main = store.put("t", {"n": 3}, branch="main")
-    assert (first.parent, first.branch, first.step) == (made[1].id, 1, 0)
-    assert (second.parent, second.branch, second.step) == (first.id, 1, 1)
+    assert (first.parent, first.branch, first.step) == (made[1].id, 1, 2)
+    assert (second.parent, second.branch, second.step) == (first.id, 1, 3)
     assert (on_main.parent, on_main.branch, on_main.step) == (made[2].id, 0, 3)
     assert store.get("t", branch="try").state == {"n": "try 1"}
     assert store.get("t", branch="main").state == {"n": 3}

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from holdfast import Store
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, Invalid
 from tests.store.stores import Interrupted, over
 
 
@@ -96,9 +96,10 @@ def test_only_what_changed_is_stored(store: Store) -> None:
     assert 0 < store.thread("t").bytes - before < 1000
 
 
-def test_empty_states_and_empty_names_are_fine(store: Store) -> None:
-    assert store.get("", store.put("", {}).id).state == {}
-    assert [thread.thread for thread in store.threads()] == [""]
+def test_empty_states_are_fine_and_empty_names_are_not(store: Store) -> None:
+    assert store.get("t", store.put("t", {}).id).state == {}
+    with pytest.raises(Invalid, match="name of a thread is not empty"):
+        store.put("", {})
 
 
 def test_large_values_come_back(store: Store) -> None:

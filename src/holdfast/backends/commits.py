@@ -97,6 +97,8 @@ class CommitQueue:
         self._group: Sequence[Ticket] = ()
         self._outcomes: list[Outcome] = []
         self._worker: _Worker | None = None
+        self._committing: int | None = None
+        """The thread that is in the middle of a commit."""
 
     def submit(self, batch: Batch) -> Ticket:
         """A ticket for a batch, to be awaited."""
@@ -118,6 +120,12 @@ class CommitQueue:
 
     def finish(self, ticket: Ticket, even_closed: bool = False) -> None:
         """Queue a ticket, and return when it is answered: lead if nobody does."""
+        if self._committing == threading.get_ident():
+            raise Unavailable(
+                "this thread is in the middle of saving, and was interrupted to save something else",
+                where=self._where,
+                hint="In a signal handler only note that it came, and save afterwards",
+            )
         interrupt: BaseException | None = None
         try:
             with self._lock:
@@ -194,10 +202,13 @@ class CommitQueue:
 
     def _commit_group(self) -> None:
         group = self._group
+        self._committing = threading.get_ident()
         try:
             self._commit([ticket.batch for ticket in group], self._outcomes)
         except Exception as error:  # noqa: BLE001 - the answer to all of them
             self._outcomes = [error if ticket is group[0] else _again(error) for ticket in group]
+        finally:
+            self._committing = None
 
     def _next_group(self) -> list[Ticket]:
         """The tickets at the head of the queue that are committed together."""

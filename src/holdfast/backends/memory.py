@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from holdfast.backends.forks import renew_after_fork
 from holdfast.backends.port import (
     Backend,
     Batch,
@@ -34,8 +35,13 @@ class Memory(Backend):
     schemes = ("memory",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.renew_locks()
+        renew_after_fork(self)
         self._tables: dict[Space, _Table] | None = {space: _Table(space) for space in SPACES}
+
+    def renew_locks(self) -> None:
+        """For a forked child."""
+        self._lock = threading.Lock()
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Memory:

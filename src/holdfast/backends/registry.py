@@ -17,6 +17,8 @@ GROUP = "holdfast.backends"
 
 def backend_for(url: str) -> type[Backend]:
     """The backend for a URL's scheme."""
+    if not isinstance(url, str):
+        raise Config(f"a store is named by a URL, not by {type(url).__name__}", hint=f"Try sqlite:///{url}")
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise Config(

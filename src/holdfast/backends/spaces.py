@@ -58,6 +58,7 @@ STEPS = Space(
     {
         "id": str,
         "revision": int,
+        "depth": int,
         "hash": bytes,
         "time": int,
         "kind": str,
@@ -67,7 +68,8 @@ STEPS = Space(
     },
     {"id": ("tenant", "line", "id", "revision")},
 )
-"""Steps. `tail` counts the steps since the last folded one; `size` adds up the stored bytes of the branch so far."""
+"""Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` adds up
+the stored bytes of the branch so far."""
 
 FOLDS = Space("folds", _STEP, {"form": int})
 """The roots of folded states, at the steps they were folded at."""

@@ -302,6 +302,8 @@ def _settings(url: str, options: dict[str, Any]) -> Settings:
             where=url,
             hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
         )
+    if "\0" in path:
+        raise Config("the path of a file has no NUL in it", where=repr(url))
     if path == ":memory:":
         raise Config("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
     given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
@@ -324,7 +326,7 @@ def _settings(url: str, options: dict[str, Any]) -> Settings:
             f"busy_timeout cannot be {given['busy_timeout']!r}", where=url, hint="It is a number of seconds, such as 60"
         )
     # In a VFS of its own a name is not a path here, and stays as it is.
-    absolute = path if vfs is not None else str(Path(path).absolute())
+    absolute = path if vfs is not None else str(Path(path).resolve())
     return Settings(url, absolute, synchronous, busy_timeout, vfs, bool(given.get("exclusive", vfs is not None)))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from holdfast.backends.port import Change, Create, Ensure, Expect, Put
+from holdfast.backends.port import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
@@ -30,7 +30,7 @@ from holdfast.engine.records import (
     step_body,
 )
 from holdfast.engine.states import Held, States, weigh
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.model.diff import diff_maps
 from holdfast.model.drafts import EMPTY
 from holdfast.model.folded import diff_folded
@@ -44,6 +44,9 @@ from holdfast.model.trees import MissingNode, Workspace
 
 _ATTEMPTS = 1000
 """How often an append gives way to others before it gives up. Each time, somebody else got through."""
+
+PATIENCE = 50
+"""How often a line may be rewritten while a step is prepared. A node that is still missing then is lost."""
 
 
 class OnConflict(Enum):
@@ -143,13 +146,13 @@ class Appender:
             except MissingNode:
                 # Nodes go when a line is rewritten; if they are missing for good, it will not help to look again.
                 swept += 1
-                if swept > 2:
+                if swept > PATIENCE:
                     raise
                 await self._start_over(savings)
                 continue
-            except (NotFound, Invalid):
+            except (NotFound, Invalid, Corrupt):
                 # What is remembered of a line may be out of date, and the change right for how it is now.
-                if await self._up_to_date(savings):
+                if await self._up_to_date(batch):
                     raise
                 continue
             failed = await self._ground.backend.apply(batch.changes)
@@ -200,10 +203,9 @@ class Appender:
                 if parent is not None:
                     self._states.forget(saving.line, parent.hash)
 
-    async def _up_to_date(self, savings: Sequence[Saving]) -> bool:
-        """Whether all that is remembered of the lines is still so; by now, it is."""
-        known = [self._lines.known(saving.line) for saving in savings]
-        return known == [await self._lines.look(saving.line) for saving in savings]
+    async def _up_to_date(self, batch: _Batch) -> bool:
+        """Whether the lines are still as they were taken to be; by now, that is what is remembered of them."""
+        return all([memo == await self._lines.look(line) for line, memo in batch.memos.items()])
 
     # One step -------------------------------------------------------------------------------------------------
 
@@ -211,7 +213,10 @@ class Appender:
         """Prepare a step on the parent that it names, as of now, and add it to the batch."""
         line = saving.line
         before = batch.last(line)
-        memo = await self._lines.memo(line) if before is None else Memo(before.info, before.point, sole=True)
+        if before is None:
+            memo = batch.memos[line] = await self._lines.memo(line)
+        else:
+            memo = Memo(before.info, before.point, sole=True)
         conditions: list[Change] = []
         if memo is None:
             if saving.parent is not None and not isinstance(saving.parent, Root) and saving.parent != MAIN:
@@ -232,7 +237,7 @@ class Appender:
         info = memo.info
         place, branches = None, False
         # Where only the latest was meant, the one who was first is the latest by now; unless its id is lower.
-        if taken.count(_place_of(parent)) > (saving.on_conflict is OnConflict.RETRY):
+        if taken.count(_place_of(parent)) > (saving.on_conflict is not OnConflict.BRANCH):
             place, branches = Place(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
             if line not in batch.renewed:
                 info = info._replace(version=info.version + 1)
@@ -248,12 +253,27 @@ class Appender:
         if parent is memo.point and memo.sole and before is None:
             # It was only remembered to be the latest: that must still be so.
             conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
-        batch.stay(prepared, parent, conditions, saving.riders(parent.id) if saving.riders is not None else ())
+        batch.stay(prepared, parent, conditions, await self.riders(saving, parent.id))
+
+    async def riders(self, saving: Saving, id: str) -> list[Change]:
+        """What is to be stored with a step that is there already, but for a name that it has."""
+        riders: list[Change] = []
+        for change in saving.riders(id) if saving.riders is not None else ():
+            if isinstance(change, Create):
+                (there,) = await self._ground.backend.read([Get(change.space, [change.row.key])])
+                if there and there[0].columns[0] != id:
+                    raise name_taken(saving.line)
+                if there:
+                    continue
+            riders.append(change)
+        return riders
 
     async def _parent(self, saving: Saving, memo: Memo) -> Point | None:
         at, point = saving.parent, memo.point
         if at is None:
-            return point if memo.sole else await self._lines.newest(saving.line)
+            # Whoever does not want to give way is told of others who came since, and not of what was forgotten.
+            remembered = memo.sole and saving.on_conflict is not OnConflict.REFUSE
+            return point if remembered else await self._lines.newest(saving.line)
         if isinstance(at, Root):
             return None
         if at == MAIN and point is None:
@@ -306,7 +326,10 @@ class Appender:
         size = len(body) if parent is None or not follows else len(body) + parent.size
         for stored in more:
             size += len(stored.row.body)
-        point = Point(*place, id, revision, step.commit, time, saving.kind, saving.readable, len(child.tail), size)
+        depth = 0 if parent is None else parent.depth + 1
+        point = Point(
+            *place, id, revision, depth, step.commit, time, saving.kind, saving.readable, len(child.tail), size
+        )
         prepared = Prepared(saving, info, point, step, child, parent, ws)
         for condition in conditions:
             prepared.add(condition, _Condition.LINE)
@@ -356,6 +379,8 @@ class _Batch:
         self.changes: list[Change] = []
         self.made: list[Prepared | Point] = []
         """For each step that was asked for, the one that was prepared, or the one that stands for it."""
+        self.memos: dict[Line, Memo | None] = {}
+        """What the lines were taken to be."""
         self.renewed: set[Line] = set()
         """The lines that get a new version, or are new."""
         self._starts: list[tuple[int, Prepared]] = []

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
+from holdfast.backends.forks import renew_after_fork
+
 
 class Cache:
     """Values by key, each with a weight in bytes; the least recently used go first.
@@ -21,7 +23,13 @@ class Cache:
         self.hits = 0
         self.misses = 0
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self.renew_locks()
+        renew_after_fork(self)
+
+    def renew_locks(self) -> None:
+        """For a forked child."""
+        # Reentrant: a signal handler may run in the middle of anything.
+        self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:
         """The value, or None."""

@@ -33,7 +33,7 @@ class Engine:
 
     def partial(self, line: Line, point: Point) -> Partial:
         """The state at a step, read as far as it is asked for."""
-        return Partial(self.states, self.ground.codec, line, point)
+        return Partial(self.states, self.ground.codec, line, point, look=lambda: self.lines.find(line, point.id))
 
     def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
         """What to save to change parts of a state."""

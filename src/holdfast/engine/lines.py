@@ -138,6 +138,10 @@ class Lines:
         """The condition that a line is as it was."""
         return Expect(LINES, tuple(line), tuple(info))
 
+    def there(self, line: Line, point: Point) -> Change:
+        """The condition that a step is there."""
+        return Expect(STEPS, (*line, point.branch, point.seq), point[2:])
+
     def renewed(self, line: Line, info: Info) -> list[Change]:
         """The same, and a new version: what writers remember of the line is out of date."""
         fresh = info._replace(version=info.version + 1)
@@ -258,8 +262,10 @@ class Lines:
         while low <= high:
             middle = (low + high) // 2
             scan = Scan(STEPS, (*line, branch), (middle,), (middle + 1,), bodies=False)
-            ((row,),) = await self._backend.read([scan])
-            point = Point.of(row)
+            (rows,) = await self._backend.read([scan])
+            if not rows:
+                raise no_line(line)  # deleted meanwhile
+            point = Point.of(rows[0])
             if point.time <= time:
                 low, best = middle + 1, point
             else:
@@ -303,6 +309,21 @@ class Lines:
             return 0
         raise NotFound(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
+    async def step(self, line: Line, branch: int, depth: int) -> Place:
+        """Where the so-manieth step along a branch is: on it, or before its start."""
+        known = {each.branch: each for each in await self.branches(line)}
+
+        def before(number: int) -> int:
+            """How many steps there are along a branch before its own."""
+            each = known.get(number)
+            return 0 if each is None else before(each.base_branch) + each.base_length
+
+        start = before(branch)
+        while depth < start:
+            branch = known[branch].base_branch
+            start = before(branch)
+        return Place(branch, depth - start)
+
     async def head(self, line: Line, branch: int) -> Point:
         """The last step of a branch; while it has none of its own, the step that it starts from."""
         head, rows = await self._backend.read([self._head_query(line, branch), Get(BRANCHES, [(*line, branch)])])
@@ -324,6 +345,8 @@ class Lines:
         """A new branch that goes on from a step. Copies nothing."""
         while True:
             info = await self.info(line)
+            if (await self.find(line, Place(at.branch, at.seq))).hash != at.hash:
+                raise no_line(line)
             others = await self.branches(line)
             if name in {MAIN.name, *(branch.name for branch in others)}:
                 raise Conflict(
@@ -331,7 +354,7 @@ class Lines:
                 )
             number = others[-1].branch + 1 if others else 1
             branch = Branch(number, at.branch, at.seq + 1, self._ground.clock(), name)
-            changes = [*self.renewed(line, info), Create(BRANCHES, branch.row(line))]
+            changes = [*self.renewed(line, info), self.there(line, at), Create(BRANCHES, branch.row(line))]
             if await self._backend.apply(changes) is None:
                 self._ground.cache.drop(("line", line))
                 return branch
@@ -343,10 +366,12 @@ class Lines:
         row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._ground.clock()))
         change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
         while True:
-            failed = await self._backend.apply([self.unchanged(line, await self.info(line)), change])
+            point = await self.find(line, id)
+            conditions = [self.unchanged(line, await self.info(line)), self.there(line, point)]
+            failed = await self._backend.apply([*conditions, change])
             if failed is None:
                 return
-            if failed:
+            if failed == len(conditions):
                 owners = [owner for _, owner in await self.refs(line, kind, name)]
                 if owners and owners != [id]:
                     raise Conflict(

@@ -9,12 +9,12 @@ from holdfast.codec import Codec, wire
 from holdfast.engine.append import Edit
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held, States, weigh
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.model import views
-from holdfast.model.diff import diff
+from holdfast.model.diff import MAX_EDITS, diff
 from holdfast.model.drafts import EMPTY, Draft, MapDraft, draft
 from holdfast.model.operations import EditMap, LoadLarge, Operation, Set
-from holdfast.model.packed import Packed, flatten, pack_state, unpack
+from holdfast.model.packed import Packed, flatten, inner, pack_state, unpack
 from holdfast.model.trees import MissingNode, Rounds, Workspace
 
 T = TypeVar("T")
@@ -29,8 +29,17 @@ class Partial:
     Values come as fresh objects each time; nodes that were read are kept for the next question.
     """
 
-    def __init__(self, states: States, codec: Codec, line: Line, point: Point | None, held: Held | None = None) -> None:
+    def __init__(
+        self,
+        states: States,
+        codec: Codec,
+        line: Line,
+        point: Point | None,
+        held: Held | None = None,
+        look: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self._states = states
+        self._look = look
         self._codec = codec
         self._line = line
         self._point = point
@@ -91,6 +100,10 @@ class Partial:
             self._states.forget(self._line, self._point.hash)
             self._held, self._draft, self._ws = None, None, Workspace()
             return await ask()
+        except Corrupt:
+            if self._look is not None:
+                await self._look()  # says so if the step was deleted meanwhile
+            raise
 
     async def old(self, path: Sequence[Any]) -> Packed | None:
         """The packed value at a path, if there is one."""
@@ -181,12 +194,23 @@ def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
             value = {key: value}
         codec.pack(value)  # fails for the same reason, and knows the whole path
         raise
+    # In its place it must not nest deeper than the format allows.
+    flat = inner(flatten(packed))
+    for key in path[:0:-1]:
+        flat = wire.join_map([(codec.pack(key), flat)])
+    wire.check_depth(flat)
     return packed
 
 
 def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
     if not path or type(path[0]) is not str:
         raise Invalid("a path starts with the name of a channel", where=repr(tuple(path)))
+    if len(path) > MAX_EDITS:
+        raise Invalid(
+            f"a path has at most {MAX_EDITS} keys, and this one {len(path)}",
+            where=path_text(path[:3]),
+            hint="Set a value higher up",
+        )
     *stem, last = codec.pack_items(path)
     for packed, key in zip(stem, path, strict=False):
         _, below = tree.setdefault(packed, (key, _Branching()))
@@ -210,9 +234,13 @@ class _Grower:
         """The edit of the dict at a path."""
         removed: list[bytes] = []
         put: list[tuple[bytes, Operation]] = []
+        seen: set[bytes] = set()
         for packed_key, (key, change) in tree.items():
             key, packed_key = await self._as_there(path, key, packed_key)
             here = (*path, key)
+            if packed_key in seen:
+                raise Invalid("two changes are made in one place", where=path_text(here))
+            seen.add(packed_key)
             if isinstance(change, _Remove):
                 if not await self._state.has(here):
                     raise NotFound("there is nothing to remove", where=path_text(here))
@@ -229,7 +257,7 @@ class _Grower:
 
     async def _as_there(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
         """The key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key to Python."""
-        if isinstance(key, int | float) and key == key:
+        if isinstance(key, int | float) and abs(key) < 1 << 53:
             for kind in (bool, int, float):
                 if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):
                     return kind(key), self._codec.pack(kind(key))
@@ -248,7 +276,11 @@ class _Grower:
         if found is None:
             found = await self._state.is_dict(path)
         if found is False:
-            raise Invalid("what is there is no dict, and has no keys to set", where=path_text(path))
+            raise Invalid(
+                "what is there is no dict, and has no keys to set",
+                where=path_text(path),
+                hint="Set the whole value; so too for a list, whose items have no keys",
+            )
         return found is True
 
     def _new(self, path: tuple[Any, ...], tree: _Branching) -> bytes:

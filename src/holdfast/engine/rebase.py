@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 
 from holdfast.backends.port import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, STEPS
-from holdfast.engine.append import Appender, Edit, IdTaken, Prepared, Saving, name_taken
+from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, Saving
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
-from holdfast.engine.lines import MAIN, Lines, Place, Root
+from holdfast.engine.lines import MAIN, Lines, OnBranch, Place, Root
 from holdfast.engine.records import Branch, Info, Line, Point, info_row, open_step
 from holdfast.engine.states import Held, States
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import Conflict, Corrupt, Invalid
 from holdfast.model.diff import diff_maps
+from holdfast.model.large import set_aside
 from holdfast.model.operations import EditMap
 from holdfast.model.packed import PackedMap
 from holdfast.model.steps import Step
@@ -69,10 +70,15 @@ class Rebaser:
             except MissingNode:
                 # The line was rewritten meanwhile; if that is not it, it will not help to look again.
                 swept += 1
-                if swept > 2:
+                if swept > PATIENCE:
                     raise
                 self._ground.cache.clear()
                 continue
+            except Corrupt:
+                (there,) = await self._ground.backend.read([Get(STEPS, [taken.key])])
+                if there:
+                    raise
+                continue  # it was deleted meanwhile
             if again is not None:
                 return [again]
 
@@ -81,7 +87,7 @@ class Rebaser:
         line = saving.line
         await self._check_parent(saving, old)
         info = await self._lines.info(line)
-        riders = await self._riders(saving)
+        riders = await self._appender.riders(saving, saving.id)
         if await self._is_same(saving, old):
             if riders and await self._ground.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
                 return None
@@ -94,7 +100,7 @@ class Rebaser:
             raise MissingNode("a line was rewritten")
         fresh = info._replace(version=info.version + 1)
         moving = _Moving(line, fresh, await self._lines.branches(line))
-        saving = replace(saving, time=saving.time or max(self._ground.clock(), old.point.time), riders=lambda _: riders)
+        saving = replace(saving, time=saving.time or old.point.time, riders=lambda _: riders)
         number = moving.new_branch()
         first = await self._appender.prepare(
             saving, fresh, parent, held, (), Place(number, 0), new_branch=True, revision=old.point.revision + 1
@@ -110,22 +116,13 @@ class Rebaser:
             self._appender.remember(each)
         return first.head
 
-    async def _riders(self, saving: Saving) -> list[Change]:
-        """What is to be stored with the step, but for a name that it has already."""
-        riders: list[Change] = []
-        for change in saving.riders(saving.id) if saving.riders is not None else ():
-            if isinstance(change, Create):
-                (there,) = await self._ground.backend.read([Get(change.space, [change.row.key])])
-                if there and there[0].columns[0] != saving.id:
-                    raise name_taken(saving.line)
-                if there:
-                    continue
-            riders.append(change)
-        return riders
-
     async def _check_parent(self, saving: Saving, old: _Old) -> None:
         if saving.parent is None:
             return
+        if isinstance(saving.parent, OnBranch):
+            # Its head may be the very step by now.
+            if await self._lines.branch(saving.line, saving.parent.name) == old.point.branch:
+                return
         commit = None
         if not isinstance(saving.parent, Root):
             commit = (await self._lines.find(saving.line, saving.parent)).hash
@@ -143,7 +140,10 @@ class Rebaser:
             return False
         state = saving.state
         if not isinstance(state, dict):
-            return False
+            parent = await self._lines.find(saving.line, Place(*header.parents[0][:2])) if header.parents else None
+            held = None if parent is None else await self._states.hold(saving.line, parent)
+            edit, _ = set_aside(await state(parent, held))
+            return edit == old.step.edit
         return diff_maps(await self._states.packed(saving.line, old.point), state) == EditMap()
 
     async def _move_children(self, moving: _Moving, old: _Old, new: Prepared) -> None:

@@ -32,7 +32,8 @@ class Line(NamedTuple):
 def check_name(text: object, what: str) -> str:
     """A name that every store can keep: text, not too long."""
     if not isinstance(text, str):
-        raise Invalid(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80])
+        hint = "Give its id" if hasattr(text, "id") else ""
+        raise Invalid(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80], hint=hint)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -61,6 +62,7 @@ class Point(NamedTuple):
     seq: int
     id: str
     revision: int
+    depth: int
     hash: bytes
     time: int
     kind: str

@@ -55,8 +55,9 @@ class Rewriter:
 
         Appends go on meanwhile. `Conflict` if another rewrite of the thread is under way.
         """
-        lease = await self._take_lease(line)
+        lease = _Lease(Row((*line, "lease", "rewrite", ""), (secrets.token_hex(8), self._ground.clock())))
         try:
+            await self._take(line, lease)
             for _ in range(_ATTEMPTS):
                 if await self._refold(line, lease):
                     return
@@ -137,19 +138,16 @@ class Rewriter:
 
     # One at a time --------------------------------------------------------------------------------------------
 
-    async def _take_lease(self, line: Line) -> _Lease:
-        now = self._ground.clock()
-        key = (*line, "lease", "rewrite", "")
-        lease = _Lease(Row(key, (secrets.token_hex(8), now)))
+    async def _take(self, line: Line, lease: _Lease) -> None:
+        key, (_, now) = lease.row.key, lease.row.columns
         (old,) = await self._backend.read([Get(REFS, [key])])
-        if old and 0 <= now - int(old[0].columns[1]) < _LEASE_NS:
+        if old and 0 <= int(now) - int(old[0].columns[1]) < _LEASE_NS:
             raise Conflict(
                 "another rewrite of the thread is under way", where=f"thread {line}", hint="Wait for it to end"
             )
         expected = old[0].columns if old else None
         if await self._backend.apply([Expect(REFS, key, expected), Put(REFS, lease.row)]) is not None:
             raise Conflict("another rewrite of the thread has begun", where=f"thread {line}", hint="Wait for it to end")
-        return lease
 
     async def _renew(self, lease: _Lease) -> None:
         token, _ = lease.row.columns

@@ -31,46 +31,61 @@ NOTHING = EditMap()
 ListParts = list["Keep | Change | tuple[bytes, ...]"]
 
 
-def diff(old: Packed, new: Packed) -> Operation | None:
-    """The operation that turns `old` into `new`, or None if they are the same value."""
+MAX_EDITS = 10
+"""How deep edits nest. Their stored form has three levels for each, and must not nest deeper than the format allows."""
+
+
+def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
+    """The operation that turns `old` into `new`, or None if they are the same value.
+
+    `depth` says how many edits it will stand in.
+    """
     if isinstance(new, bytes):
         if new == old or (isinstance(old, bytes) and is_pointer(old) and old == pointer_to(new).encode()):
             return None
         if len(new) < _SHORT:
-            return Set(new)
+            return None if not isinstance(old, bytes) and _is_same(old, new) else Set(new)
     elif isinstance(new, list) and len(new) < _SHORT and sum(map(len, new)) < _SHORT_LIST:
         if new == old:
             return None
         flat = flatten(new)
         return None if flat == old else Set(flat)
-    edit = _edit(old, new)
+    edit = _edit(old, new, depth)
     if edit == NOTHING:
         return None
-    if edit is None or _weight(edit) >= _size(new):
+    if edit is None or depth >= MAX_EDITS or _weight(edit) >= _size(new):
         return Set(flatten(new))
     return edit
 
 
-def diff_maps(old: PackedMap, new: PackedMap) -> EditMap:
+def _is_same(old: list[bytes] | PackedMap, short: bytes) -> bool:
+    """Whether a value that was taken apart is that short one."""
+    if isinstance(old, list):
+        return as_items(short) == old
+    entries = as_map(short)
+    return entries is not None and diff_maps(old, entries) == NOTHING
+
+
+def diff_maps(old: PackedMap, new: PackedMap, depth: int = 0) -> EditMap:
     """The same for two dicts, or two states; an empty edit if they are the same."""
     removed = tuple(key for key in old if key not in new)
     put: list[tuple[bytes, Operation]] = []
     for key, value in new.items():
         before = old.get(key)
-        change: Operation | None = Set(flatten(value)) if before is None else diff(before, value)
+        change: Operation | None = Set(flatten(value)) if before is None else diff(before, value, depth + 1)
         if change is not None:
             put.append((key, change))
     return EditMap(removed, tuple(put), moved(list(old), new))
 
 
-def _edit(old: Packed, new: Packed) -> Operation | None:
+def _edit(old: Packed, new: Packed, depth: int) -> Operation | None:
     """The edit of a part of the value, where both are of a kind that has parts."""
     old_items, new_items = as_items(old), as_items(new)
     if old_items is not None and new_items is not None:
-        return diff_lists(old_items, new_items)
+        return diff_lists(old_items, new_items, depth)
     old_map, new_map = as_map(old), as_map(new)
     if old_map is not None and new_map is not None:
-        return diff_maps(old_map, new_map)
+        return diff_maps(old_map, new_map, depth)
     if isinstance(old, bytes) and isinstance(new, bytes) and len(old) >= _LONG_TEXT:
         for is_kind in (wire.is_str, wire.is_bin):
             if is_kind(old) and is_kind(new):
@@ -101,7 +116,7 @@ def moved(old: list[bytes], new: PackedMap) -> tuple[bytes, ...]:
 # Lists --------------------------------------------------------------------------------------------------------
 
 
-def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
+def diff_lists(old: list[bytes], new: list[bytes], depth: int = 0) -> EditList | EditMap:
     """The edit that turns one list into the other, `NOTHING` if they are the same."""
     start = sequences.common_prefix(old, new)
     if start == len(old):
@@ -113,16 +128,16 @@ def diff_lists(old: list[bytes], new: list[bytes]) -> EditList | EditMap:
     if any(map(is_pointer, old[start:old_end])):
         as_pointers = [pointer_to(item).encode() if len(item) > LARGE else item for item in new]
         if as_pointers != new:
-            return _with_values(diff_lists(old, as_pointers), dict(zip(as_pointers, new, strict=True)))
+            return _with_values(diff_lists(old, as_pointers, depth), dict(zip(as_pointers, new, strict=True)))
     parts: ListParts = [Keep(0, start)] if start else []
     done = start
     reached = start  # where in the old list the last kept run ended
     for run in sequences.copies(old[start:old_end], new[start:new_end]):
         at = start + run.at
-        _add_new(parts, old[reached : start + run.start], new[done:at], reached)
+        _add_new(parts, old[reached : start + run.start], new[done:at], reached, depth)
         parts.append(Keep(start + run.start, run.length))
         done, reached = at + run.length, start + run.start + run.length
-    _add_new(parts, old[reached:old_end], new[done:new_end], reached)
+    _add_new(parts, old[reached:old_end], new[done:new_end], reached, depth)
     if end:
         parts.append(Keep(old_end, end))
     return EditList(joined(parts))
@@ -138,7 +153,7 @@ def _with_values(edit: EditList | EditMap, values: dict[bytes, bytes]) -> EditLi
     return EditList(tuple(parts))
 
 
-def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int) -> None:
+def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], index: int, depth: int) -> None:
     """Add items that are not in the old list; where as many went as came, see whether they were only changed."""
     if not fresh:
         return
@@ -146,7 +161,7 @@ def _add_new(parts: ListParts, gone: Sequence[bytes], fresh: Sequence[bytes], in
         parts.append(tuple(fresh))
         return
     for i, (before, after) in enumerate(zip(gone, fresh, strict=True)):
-        change = diff(before, after)
+        change = diff(before, after, depth + 1)
         if change is None or isinstance(change, Set):
             parts.append((after,))
         else:

@@ -7,14 +7,14 @@ whose digest is that of the new items in their place are not read at all.
 from __future__ import annotations
 
 from holdfast.model import listtree, maptree
-from holdfast.model.diff import NOTHING, ListParts, diff, diff_lists, joined, moved
+from holdfast.model.diff import MAX_EDITS, NOTHING, ListParts, diff, diff_lists, joined, moved
 from holdfast.model.nodes import Child, ListRoot, MapRoot, Slot, digest_items
 from holdfast.model.operations import Change, EditList, EditMap, Keep, Operation, Set
 from holdfast.model.packed import Packed, PackedMap, as_items, as_map, flatten
 from holdfast.model.trees import Rounds, Workspace
 
 
-def diff_folded(ws: Workspace, root: MapRoot, new: PackedMap) -> Rounds[EditMap]:
+def diff_folded(ws: Workspace, root: MapRoot, new: PackedMap, depth: int = 0) -> Rounds[EditMap]:
     """What a step from the folded state to the packed one changes."""
     if root.child is not None:
         leaves = yield from ws.load_indexes(root.child)
@@ -25,34 +25,34 @@ def diff_folded(ws: Workspace, root: MapRoot, new: PackedMap) -> Rounds[EditMap]
         slot = old.get(key)
         change: Operation | None = Set(flatten(value))
         if slot is not None:
-            change = yield from _diff_slot(ws, slot, value)
+            change = yield from _diff_slot(ws, slot, value, depth + 1)
         if change is not None:
             put.append((key, change))
     return EditMap(tuple(key for key in old if key not in new), tuple(put), moved(list(old), new))
 
 
-def _diff_slot(ws: Workspace, slot: Slot, new: Packed) -> Rounds[Operation | None]:
+def _diff_slot(ws: Workspace, slot: Slot, new: Packed, depth: int) -> Rounds[Operation | None]:
     if isinstance(slot, bytes):
-        return diff(slot, new)
+        return diff(slot, new, depth)
     if isinstance(slot, MapRoot):
         entries = as_map(new)
-        edit: Operation | None = None if entries is None else (yield from diff_folded(ws, slot, entries))
+        edit: Operation | None = None if entries is None else (yield from diff_folded(ws, slot, entries, depth))
     else:
         items = as_items(new)
-        edit = None if items is None else (yield from _diff_list(ws, slot, items))
+        edit = None if items is None else (yield from _diff_list(ws, slot, items, depth))
     if edit == NOTHING:
         return None
-    return Set(flatten(new)) if edit is None else edit
+    return Set(flatten(new)) if edit is None or depth >= MAX_EDITS else edit
 
 
-def _diff_list(ws: Workspace, root: ListRoot, new: list[bytes]) -> Rounds[Operation]:
+def _diff_list(ws: Workspace, root: ListRoot, new: list[bytes], depth: int) -> Rounds[Operation]:
     segments = [] if root.child is None else (yield from ws.load_indexes(root.child))
     first, start = _matching(segments, new)
     last, end = _matching_back(segments[first:], new[start:])
     unlike = segments[first : len(segments) - last]
     yield from ws.fetch(segment.id for segment in unlike)
     old = [item.value for segment in unlike for item in ws.segment(segment).items]
-    edit = diff_lists(old, new[start : len(new) - end])
+    edit = diff_lists(old, new[start : len(new) - end], depth)
     if not isinstance(edit, EditList):
         return NOTHING
     parts: ListParts = [Keep(0, start)] if start else []

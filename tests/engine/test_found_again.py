@@ -1,0 +1,330 @@
+"""More of what once went wrong: deep values, equal keys, deleted threads, cancelled rewrites, signals, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.port import Backend
+from holdfast.engine.drivers import run
+from holdfast.errors import Conflict, Invalid, NotFound, TooDeep
+from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.test_found import Meddling, stores
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def nested(levels: int, value: Any) -> Any:
+    return value if not levels else {"k": nested(levels - 1, value)}
+
+
+@pytest.mark.parametrize("levels", [5, 12, 14, 15, 20, 44])
+def test_deep_values_are_read_again(shared: Backend, levels: int) -> None:
+    store = store_on(shared, fold_every=3)
+    for n in range(5):
+        store.put("t", {"a": nested(levels, {"i": n, "t": "x" * 300}), "l": [nested(levels, [n, "y" * 300])]})
+    for n in range(5):
+        state = store_on(shared).get("t", step=n).state
+        assert state == {"a": nested(levels, {"i": n, "t": "x" * 300}), "l": [nested(levels, [n, "y" * 300])]}
+
+
+def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"a": nested(8, {})})
+    with pytest.raises(TooDeep):
+        store.update("t", {("a", *"kkkkkkk", "v"): nested(45, 1)})
+    with pytest.raises(Invalid, match="a path has at most 10 keys, and this one 11"):
+        store.update("t", {("a", *"kkkkkkkkkk"): 1})
+    store.update("t", {("a", *"kkkkkkkk"): nested(20, 1)})
+    assert store_on(shared).get("t").state == {"a": nested(8, nested(20, 1))}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda s: s.update("t", {}, remove=[("d", 1), ("d", True)]),
+        lambda s: s.update("t", {("d", 1): 5, ("d", True, "x"): 1}),
+        lambda s: s.update("t", {("d", 1.0): 5}, remove=[("d", True)]),
+    ],
+    ids=["removed twice", "set and changed", "set and removed"],
+)
+def test_equal_keys_are_one_place(shared: Backend, wrong: Any) -> None:
+    store = store_on(shared)
+    store.put("t", {"d": {1: {"q": 1}}})
+    with pytest.raises(Invalid, match="two changes are made in one place"):
+        wrong(store)
+    store.update("t", {("d", float("inf")): 1, ("d", 10**400): 2})
+    assert store_on(shared).get("t").state == {"d": {1: {"q": 1}, float("inf"): 1, 10**400: 2}}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
+def test_writing_to_a_thread_that_another_deleted(shared: Backend, again: bool) -> None:
+    one, other = stores(shared, fold_every=2)
+    for n in range(5):
+        other.put("t", {"x": n})
+    one.thread("t")
+    one.get("t")
+    other.delete("t")
+    if again:
+        other.put("t", {"x": "new"})
+    assert one.put("t", {"x": 2}).step == int(again)
+    assert one.update("t", {"y": 1}).step == 1 + int(again)
+
+
+@pytest.mark.parametrize("read", range(5))
+def test_writing_while_another_deletes(shared: Backend, read: int) -> None:
+    meddling = Meddling(shared)
+    store, other = store_on(meddling, cache_bytes=0, fold_every=2), store_on(shared)
+    for use in (
+        lambda: store.put("t", {"v": 9}, id="9"),
+        lambda: store.update("t", {"w": 1}),
+        lambda: store.put("t", {"v": "again"}, id="3"),
+        lambda: store.restore("t", "3"),
+        lambda: store.get("t", lazy=True).state["v"],
+        lambda: store.get("t", time=datetime.now().astimezone()),
+    ):
+        for n in range(5):
+            other.put("t", {"v": n}, id=str(n))
+        meddling.arm(read=read, act=lambda: other.delete("t"))
+        with contextlib.suppress(NotFound, KeyError):  # the lazy state is a mapping
+            use()
+        meddling.arm(act=lambda: None)
+        other.delete("t")
+
+
+def test_with_no_cache_wrong_input_is_still_told(shared: Backend) -> None:
+    store = store_on(shared, cache_bytes=0)
+    store.put("t", {"v": 1})
+    with pytest.raises(NotFound, match="no checkpoint with id 'nope'"):
+        store.put("t", {}, parent="nope")
+    with pytest.raises(NotFound, match="nothing to remove"):
+        store.update("t", {}, remove=["nope"])
+
+
+def test_the_same_in_another_form_is_no_change(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"d": {"a": 1}, "l": [1, 2]})
+    last = store.update("t", {("d", "b"): 2, "l": []}, id="~")
+    assert store.put("t", {"d": {"a": 1, "b": 2}, "l": []}, if_changed=True).id == last.id
+    assert store.update("t", {("d", "b"): 2, "l": []}, id="~").branch == 0
+    assert len(store.branches("t")) == 1
+
+
+def test_nothing_new_on_a_branch_without_steps(shared: Backend) -> None:
+    store = store_on(shared)
+    first = store.put("t", {"x": 1})
+    store.put("t", {"x": 2})
+    store.fork("t", first.id, branch="side")
+    assert store.put("t", {"x": 1}, branch="side", if_changed=True).id == first.id
+    assert store.put("t", {"x": 3}, branch="side", if_changed=True).parent == first.id
+
+
+def test_an_id_again_on_its_branch(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"x": 1}, id="1")
+    for _ in range(3):
+        assert store.put("t", {"x": 2}, id="k", branch="main").step == 1
+    assert len(store.branches("t")) == 1
+
+
+def test_names_that_the_parent_has(shared: Backend) -> None:
+    store = store_on(shared)
+    store.put("t", {"x": 1}, name="best")
+    store.put("t", {"x": 1}, name="best", if_changed=True, tags=["again"])
+    assert list(store.tags("t")) == ["again"]
+    store.put("t", {"x": 2})
+    with pytest.raises(Conflict, match="has the name"):
+        store.put("t", {"x": 2}, name="best", if_changed=True)
+
+
+def test_refusing_is_about_others_not_about_memory(shared: Backend) -> None:
+    one, other = stores(shared)
+    one.put("t", {"x": 1})
+    other.put("t", {"x": 2})
+    assert one.get("t").state == {"x": 2}
+    assert one.put("t", {"x": 3}, on_conflict="refuse").step == 2
+
+
+def test_steps_are_counted_along_a_branch(shared: Backend) -> None:
+    store = store_on(shared)
+    for n in range(5):
+        store.put("t", {"n": n}, id=f"k{n}")
+    times = [each.time for each in store.log("t")]
+    store.put("t", {"n": "new"}, id="k2")
+    assert [store.get("t", step=n).id for n in range(5)] == ["k0", "k1", "k2", "k3", "k4"]
+    assert [each.step for each in store.log("t")] == [4, 3, 2, 1, 0]
+    assert [each.time for each in store.log("t")] == times
+    with pytest.raises(NotFound):
+        store.get("t", step=5)
+
+
+def test_a_fork_of_what_was_deleted_is_refused(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store, other = store_on(meddling), store_on(shared)
+
+    def anew() -> None:
+        other.delete("t")
+        other.put("t", {"fresh": 1}, id="0")
+
+    for read in range(4):
+        other.delete("t")
+        for n in range(5):
+            other.put("t", {"n": n}, id=str(n))
+        for use in (lambda: store.fork("t", "4", branch="f"), lambda: store.name("t", "n", "4")):
+            meddling.arm(read=read, act=anew)
+            with contextlib.suppress(NotFound):
+                use()
+        meddling.arm(act=lambda: None)
+        for branch in store.branches("t"):
+            assert branch.base is None or store.get("t", branch.base)
+        for id in store.names("t").values():
+            assert store.get("t", id).id == id
+        store.compact("t")
+
+
+def test_a_cancelled_rewrite_leaves_no_lease(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with holdfast.aopen(f"sqlite:///{tmp_path}/x.db") as store:
+            for n in range(40):
+                await store.put("t", {"n": n})
+            for turn in range(12):
+                task = asyncio.create_task(store.compact("t"))
+                await asyncio.sleep(turn * 0.0004)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            await store.compact("t")
+            assert (await store.get("t", step=17)).state == {"n": 17}
+
+    asyncio.run(go())
+
+
+def test_wrong_places_to_remove_and_to_save(tmp_path: Path) -> None:
+    with holdfast.open("memory://") as store:
+        store.put("t", {"plan": {"goal": 1}, "goal": 2})
+        with pytest.raises(Invalid, match=r"Give a list: remove=\[\('plan', 'goal'\)\]"):
+            store.update("t", {}, remove=("plan", "goal"))
+        with pytest.raises(Invalid, match="Give its id"):
+            store.get("t", store.get("t"))  # type: ignore[arg-type]
+        with pytest.raises(Invalid, match="too far away"):
+            store.get("t", time=datetime.min)
+    with pytest.raises(holdfast.Config, match=f"Try sqlite:///{tmp_path}/x.db"):
+        holdfast.open(tmp_path / "x.db")  # type: ignore[arg-type]
+    with pytest.raises(holdfast.Invalid, match="async with"), holdfast.aopen("memory://"):
+        pass
+
+
+HANDLER = """
+import os, signal, sys, threading, time, holdfast
+store = holdfast.open(sys.argv[1])
+errors = []
+def handler(*_):
+    try:
+        store.put("from the handler", {"n": 1})
+    except holdfast.Unavailable as error:
+        errors.append(str(error))
+signal.signal(signal.SIGUSR1, handler)
+stop = threading.Event()
+def pester():
+    while not stop.is_set():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.0007)
+threading.Thread(target=pester, daemon=True).start()
+for n in range(300):
+    store.put("t", {"n": n})
+stop.set()
+assert store.get("t").state == {"n": 299}
+assert all("In a signal handler only note that it came" in error for error in errors)
+print("done", bool(errors))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signal here")
+def test_saving_in_a_signal_handler_does_not_hang(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HANDLER, f"sqlite:///{tmp_path}/x.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "done True\n", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_locks_are_renewed_in_a_forked_child() -> None:
+    with holdfast.open("memory://") as store:
+        store.put("t", {"n": 1})
+        cache, memory = store.engine.ground.cache, store.engine.ground.backend
+        held = threading.Event()
+        done = threading.Event()
+
+        def hold() -> None:
+            with cache._lock, memory._lock:  # type: ignore[attr-defined]
+                held.set()
+                done.wait(10)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(10)
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in the child
+            signal.alarm(20)
+            os._exit(0 if store.get("t").state == {"n": 1} else 1)
+        done.set()
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_agents_with_slots_are_saved() -> None:
+    class Agent(holdfast.CheckpointableMixin):
+        __slots__ = ("_secret", "notes")
+
+        def __init__(self) -> None:
+            self.notes = ["a"]
+            self._secret = 1
+
+    with holdfast.open("memory://") as store:
+        agent = Agent().attach(store, "t")
+        agent.checkpoint()
+        agent.notes.append("b")
+        agent.restore()
+        assert agent.notes == ["a"]
+
+
+def test_autosaves_that_are_set_up_wrongly() -> None:
+    with holdfast.open("memory://") as store:
+        for wrong in (
+            lambda: holdfast.EveryStep("3"),  # type: ignore[arg-type]
+            lambda: holdfast.Interval(float("nan")),
+            lambda: holdfast.OnEvent(["a"]),  # type: ignore[arg-type]
+            lambda: holdfast.Autosave(store, "t", {}),  # type: ignore[arg-type]
+            lambda: holdfast.Autosave(store, "t", dict, holdfast.EveryStep),  # type: ignore[arg-type]
+            lambda: holdfast.AsyncAutosave(store, "t", dict),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(holdfast.Config):
+                wrong()
+        with pytest.raises(Invalid, match="pair of channel and value"):
+            holdfast.Checkpointer(store).put_writes("t", "1", [("a", 1, 2)], task_id="x")  # type: ignore[list-item]
+
+
+def test_clock_that_goes_backwards(shared: Backend) -> None:
+    clock = Clock()
+    store = store_on(shared, clock=clock)
+    for n in range(5):
+        store.put("t", {"n": n})
+        clock.now -= 10**9
+    log = store.log("t")
+    assert [each.step for each in log] == [4, 3, 2, 1, 0]
+    assert len({each.time for each in log}) == 1
