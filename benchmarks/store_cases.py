@@ -131,7 +131,7 @@ def shared_flushes() -> list[Figure]:
 
         async def commit(store: holdfast.AsyncStore, task: int, turn: int) -> None:
             del turn
-            point = Point(0, next(places), f"{task}", 0, b"h" * 32, 1, "save", "", 1, 1)
+            point = Point(0, next(places), f"{task}", 0, 0, b"h" * 32, 1, "save", "", 1, 1)
             row = point.row(Line("", f"task {task}"), b"x" * 400)
             await arun(store.engine.ground.backend.apply([Create(STEPS, row)]))
 
