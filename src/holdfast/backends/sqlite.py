@@ -46,7 +46,7 @@ from holdfast.backends.port import (
 from holdfast.backends.sqlite_connections import Connections
 from holdfast.backends.sqlite_files import Patience, Settings
 from holdfast.backends.sqlite_layout import STATEMENTS
-from holdfast.errors import Config
+from holdfast.errors import Config, Unavailable
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -146,7 +146,15 @@ class SQLite(Backend):
     def _close(self) -> None:
         self._queue.close()
         self._connections.end("the store is closed", "Open it again")
-        self._connections.close()
+        try:
+            self._connections.close()
+        except apsw.Error as error:
+            _failed.add(self._settings.path)
+            raise Unavailable(
+                f"the store is closed, but its log could not be written back into the file: {error}",
+                where=self.url,
+                hint="Nothing is lost: that is done when the store is opened the next time. Look at the disk",
+            ) from error
 
     # Reading
 

@@ -126,17 +126,19 @@ class Connections:
 
     def close(self) -> None:
         """Wait until nobody uses a connection, and close all; the writer last, which then writes the log back."""
-        with self.writing:
-            self._pause()
-            try:
-                self._close_readers()
-                cursor, self._writer = self._writer, None
-                if cursor is not None:
-                    cursor.connection.close(force=True)
-            finally:
-                self._go_on()
-        with _forking:
-            _open.discard(self)
+        try:
+            with self.writing:
+                self._pause()
+                try:
+                    self._close_readers()
+                    cursor, self._writer = self._writer, None
+                    if cursor is not None:
+                        cursor.connection.close(force=True)
+                finally:
+                    self._go_on()
+        finally:
+            with _forking:
+                _open.discard(self)
 
     def _raise_trouble(self) -> None:
         if self._trouble is not None:

@@ -1,0 +1,87 @@
+"""The disk fails in the middle of saving: the error is ours, and what was acknowledged before is there afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.sqlite import SQLite
+from holdfast.engine.drivers import run
+from holdfast.errors import HoldfastError, Transient, Unavailable
+from holdfast.store import Store
+from holdfast.testing.vfs import under_checksums
+from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
+from tests.engine.lines import store_on
+
+FAULTS: dict[str, Callable[[int], DiskFault]] = {
+    "disk full": disk_full,
+    "write error": write_error,
+    "failed flush": sync_error,
+    "read error": read_error,
+}
+
+
+def state_of(number: int) -> dict[str, object]:
+    return {"messages": [f"message {n}" * 20 for n in range(number)], "number": number}
+
+
+def save_until_it_fails(store: Store) -> tuple[list[str], HoldfastError | None]:
+    """The ids that were acknowledged, and what went wrong."""
+    saved: list[str] = []
+    for number in range(12):
+        try:
+            saved.append(store.put("t", state_of(number), id=f"{number:03}").id)
+            if number == 8:
+                store.compact("t")
+        except HoldfastError as error:
+            return saved, error
+    return saved, None
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
+    after_some = 0
+    for nth in range(1, 120):
+        url = f"sqlite:///{tmp_path}/{nth}.db"
+        vfs = FaultyVFS([FAULTS[kind](nth)])
+        try:
+            with under_checksums(vfs.name) as name:
+                saved = _one_run(url, name)
+        except HoldfastError:
+            saved = []  # it failed while the store was being opened
+        finally:
+            vfs.unregister()
+        if saved is None:
+            break  # the fault lay beyond the end of the run
+        after_some += bool(saved)
+        store = store_on(run(SQLite.open(url)), fold_every=3)
+        found = {each.id: store.get("t", each.id).state for each in store.log("t")}
+        assert set(saved) <= found.keys() <= {*saved, f"{len(saved):03}"}
+        assert all(state == state_of(int(id)) for id, state in found.items())
+        store.put("t", {"works": "again"}, id="~")
+        assert run(store.engine.ground.backend.check()) == []
+        store.close()
+    assert after_some > 5
+
+
+def _one_run(url: str, vfs: str) -> list[str] | None:
+    store = store_on(run(SQLite.open(url, vfs=vfs, exclusive=True)), fold_every=3)
+    saved, error = save_until_it_fails(store)
+    if error is None:
+        try:
+            store.close()
+        except Unavailable:
+            return saved  # it struck while the log was written back
+        return None
+    assert isinstance(error, Transient | Unavailable), error
+    if isinstance(error, Unavailable):
+        with pytest.raises(Unavailable, match=r"Open|open"):
+            store.put("t", {"never": "saved"})
+        with pytest.raises(Unavailable):
+            store.get("t")
+    with contextlib.suppress(Unavailable):
+        store.close()
+    return saved
