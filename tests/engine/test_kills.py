@@ -33,7 +33,10 @@ def one_round(url: str, chance: random.Random, acknowledged: dict[str, dict[str,
             writer.kill()
     deleting: set[str] = set()
     for writer in writers:
-        out, _ = writer.communicate()
+        assert writer.stdout is not None
+        out = writer.stdout.read()  # and not communicate(), which would miss what is buffered
+        writer.stdout.close()
+        writer.wait()
         assert writer.returncode == -signal.SIGKILL, "a writer ended by itself"
         for line in said + out.splitlines(keepends=True):
             if not line.endswith("\n"):

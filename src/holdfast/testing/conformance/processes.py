@@ -134,7 +134,11 @@ def _lines_until(child: subprocess.Popen[str], count: int) -> list[str]:
 
 def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
     """The lines that a process still says, once it has ended."""
-    lines, errors = child.communicate(timeout=60)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    # Not communicate(): that would miss what was buffered while a line was read.
+    lines, errors = child.stdout.read(), child.stderr.read()
+    child.wait(timeout=60)
     assert killed or child.returncode == 0, errors
     # One that was killed may have said half of its last line: whole lines only.
     return lines[: lines.rfind("\n") + 1].split()
