@@ -134,8 +134,10 @@ def _lines_until(child: subprocess.Popen[str], count: int) -> list[str]:
 
 def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
     """The lines that a process still says, once it has ended."""
+    assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
+    child.stdin.close()
     # Not communicate(): that would miss what was buffered while a line was read.
     lines, errors = child.stdout.read(), child.stderr.read()
     child.wait(timeout=60)
