@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
@@ -24,6 +24,8 @@ from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
 from holdfast.model.packed import pack_state
+
+T = TypeVar("T")
 
 
 class About(TypedDict, total=False):
@@ -127,11 +129,7 @@ class Operations:
         """
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
-        try:
-            packed = await self.engine.states.values(line, point)
-        except Corrupt:
-            await self._lines.find(line, point.id)  # says so if it was deleted meanwhile
-            raise
+        packed = await self._unless_gone(line, point, self.engine.states.values(line, point))
         about = self._about(line, branch=branch, metadata={"restored": point.id}, kind="restore")
         return await self._save(Saving(line, packed, **about))
 
@@ -171,16 +169,12 @@ class Operations:
         """
         line = self._line(thread)
         point = await self._find(line, id, name=name, branch=branch, step=step, time=time)
-        try:
-            (head,) = await self.engine.heads.describe(line, [point])
-            if lazy:
-                partial = self.engine.partial(line, point)
-                state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
-            else:
-                state = await self.engine.state(line, point)
-        except Corrupt:
-            await self._lines.find(line, point.id)  # says so if it was deleted meanwhile
-            raise
+        (head,) = await self._unless_gone(line, point, self.engine.heads.describe(line, [point]))
+        if lazy:
+            partial = self.engine.partial(line, point)
+            state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
+        else:
+            state = await self._unless_gone(line, point, self.engine.state(line, point))
         return Checkpoint(*self._fields(line, head), state)
 
     @operation
@@ -451,6 +445,14 @@ class Operations:
         elif branch is not None:
             at = OnBranch(check_name(branch, "name of a branch"))
         return await self._lines.find(line, at)
+
+    async def _unless_gone(self, line: Line, point: Point, reading: Awaitable[T]) -> T:
+        """What is read of a step; `NotFound`, and not `Corrupt`, if it was deleted meanwhile."""
+        try:
+            return await reading
+        except Corrupt:
+            await self._lines.find(line, point.id)
+            raise
 
     async def _refer(self, thread: str, kind: str, name: str, id: str | None, *, move: bool) -> None:
         line = self._line(thread)

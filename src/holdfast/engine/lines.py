@@ -158,29 +158,42 @@ class Lines:
         """Lines by name: those that start with a prefix, those after a name."""
         start = max(prefix, after + "\0" if after else "")
         rows = (await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=limit)]))[0]
-        lines = [Line(tenant, str(row.key[1])) for row in rows if str(row.key[1]).startswith(prefix)]
-        infos = [info_of(row) for row in rows[: len(lines)]]
-        return [await self._summary(line, info) for line, info in zip(lines, infos, strict=True)]
+        found = [row for row in rows if str(row.key[1]).startswith(prefix)]
+        return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in found])
 
     async def summary(self, line: Line) -> Summary:
         """A line at a glance."""
-        return await self._summary(line, await self.info(line))
+        (summary,) = await self._summaries([(line, await self.info(line))])
+        return summary
 
-    async def _summary(self, line: Line, info: Info) -> Summary:
-        branches, heads, latest = await self._backend.read(
-            [Scan(BRANCHES, tuple(line)), self._head_query(line, 0), self._latest_query(line)]
-        )
-        others = await self._backend.read([self._head_query(line, Branch.of(row).branch) for row in branches])
-        points = [Point.of(row) for rows in (heads, *others) for row in rows]
-        return Summary(
-            line,
-            info.created,
-            max((point.time for point in points), default=info.created),
-            sum(point.seq + 1 for point in points),
-            1 + len(branches),
-            sum(point.size for point in points),
-            Point.of(latest[0]) if latest else None,
-        )
+    async def _summaries(self, lines: Sequence[tuple[Line, Info]]) -> list[Summary]:
+        """Lines at a glance, in two reads however many they are."""
+        first: list[Query] = []
+        for line, _ in lines:
+            first += [self._latest_query(line), self._head_query(line, 0), Scan(BRANCHES, tuple(line))]
+        found = await self._backend.read(first)
+        branches = [[Branch.of(row).branch for row in rows] for rows in found[2::3]]
+        second = [
+            self._head_query(line, number)
+            for (line, _), numbers in zip(lines, branches, strict=True)
+            for number in numbers
+        ]
+        heads = iter(await self._backend.read(second))
+        summaries = []
+        for (line, info), latest, main, numbers in zip(lines, found[::3], found[1::3], branches, strict=True):
+            points = [Point.of(row) for rows in (main, *(next(heads) for _ in numbers)) for row in rows]
+            summaries.append(
+                Summary(
+                    line,
+                    info.created,
+                    max((point.time for point in points), default=info.created),
+                    sum(point.seq + 1 for point in points),
+                    1 + len(numbers),
+                    sum(point.size for point in points),
+                    Point.of(latest[0]) if latest else None,
+                )
+            )
+        return summaries
 
     # Steps ----------------------------------------------------------------------------------------------------
 
@@ -224,16 +237,14 @@ class Lines:
         (found,) = await self._backend.read([self._query(line, id)])
         return found[0] if found else None
 
-    async def history(
-        self, line: Line, *, before: str = "", limit: int | None = None, bodies: bool = True
-    ) -> list[Row]:
+    async def history(self, line: Line, *, before: str = "", limit: int | None = None) -> list[Row]:
         """Steps by id, the latest first, each in its last revision."""
         rows: list[Row] = []
         seen = ""
         while limit is None or len(rows) < limit:
             page = 256 if limit is None else limit - len(rows) + 1
             scan = Scan(STEPS, tuple(line), stop=(before,) if before else (), reverse=True, limit=page, by="id")
-            (found,) = await self._backend.read([scan._replace(bodies=bodies)])
+            (found,) = await self._backend.read([scan])
             for row in found:
                 id = Point.of(row).id
                 if id != seen:
