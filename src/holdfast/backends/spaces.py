@@ -80,8 +80,8 @@ NODES = Space("nodes", {**_LINE, "form": int, "node": bytes})
 OBJECTS = Space("objects", {**_LINE, "digest": bytes, "piece": int})
 """Pieces of large values, by the digest of the whole value."""
 
-WRITES = Space("writes", {**_LINE, "step": str, "path": str, "task": str, "place": int}, {"channel": str})
-"""Pending writes, by the id of the step that they follow."""
+WRITES = Space("writes", {**_LINE, "step": str, "task": str, "place": int}, {"path": str, "channel": str})
+"""Pending writes, by the id of the step that they follow. They are applied in the order of path, task and place."""
 
 REFS = Space("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
 """Names and tags, and the id of the step that has them. A tag's key holds that id too: many steps may have one tag."""

@@ -8,11 +8,12 @@ an async one.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import update_wrapper
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -48,6 +49,22 @@ async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
 
 
+def both(
+    function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+    """Two methods for one class, of a coroutine function: one that waits in the calling thread, one to be awaited."""
+
+    def sync(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(function(self, *args, **kwargs))
+
+    async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(function(self, *args, **kwargs))
+
+    update_wrapper(sync, function)
+    update_wrapper(awaited, function)
+    return sync, awaited
+
+
 class Sync:
     """Marks classes whose operations wait in the calling thread."""
 
@@ -64,16 +81,7 @@ class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
     """
 
     def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
-        @wraps(function)
-        def sync(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-            return run(function(self, *args, **kwargs))
-
-        @wraps(function)
-        async def awaited(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await arun(function(self, *args, **kwargs))
-
-        self._sync = sync
-        self._async = awaited
+        self._sync, self._async = both(function)
         self.__doc__ = function.__doc__
         self.__wrapped__ = self._function = function
 

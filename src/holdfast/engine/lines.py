@@ -45,6 +45,9 @@ NAME, TAG = "name", "tag"
 
 _POINT_WEIGHT = 600
 
+_NAMES = 1000
+"""How many names of lines are read at a time."""
+
 
 class Memo(NamedTuple):
     """A line as a writer remembers it: its row, and a step that was appended last or was the latest.
@@ -147,12 +150,24 @@ class Lines:
         fresh = info._replace(version=info.version + 1)
         return [self.unchanged(line, info), Put(LINES, info_row(line, fresh))]
 
-    async def delete(self, line: Line) -> bool:
-        """Remove a line and all that belongs to it. False if there was none."""
-        memo = await self.look(line)
-        await self._backend.apply([Delete(space, tuple(line)) for space in SPACES])
-        self._ground.cache.drop(("line", line))
-        return memo is not None
+    async def delete(self, *lines: Line) -> bool:
+        """Remove lines and all that belongs to them. False if there were none."""
+        memos = [await self.look(line) for line in lines]
+        await self._backend.apply([Delete(space, tuple(line)) for line in lines for space in SPACES])
+        for line in lines:
+            self._ground.cache.drop(("line", line))
+        return any(memo is not None for memo in memos)
+
+    async def names(self, tenant: str, prefix: str = "") -> list[Line]:
+        """All lines whose names start with a prefix."""
+        lines: list[Line] = []
+        start = prefix
+        while True:
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=_NAMES)])
+            lines += (Line(tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix))
+            if len(rows) < _NAMES or not lines or lines[-1].name != rows[-1].key[1]:
+                return lines
+            start = lines[-1].name + "\0"
 
     async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[Summary]:
         """Lines by name: those that start with a prefix, those after a name."""
@@ -253,6 +268,26 @@ class Lines:
             if len(found) < page:
                 break
         return rows if limit is None else rows[:limit]
+
+    async def pages(self, wanted: Sequence[tuple[Line, str]], limit: int) -> list[list[Point]]:
+        """For each of some lines, its steps before an id (all, if that is empty), the latest first, up to a limit.
+
+        Each in its last revision. There are no more only if there are none.
+        """
+        found = await self._backend.read(
+            [
+                Scan(STEPS, tuple(line), (), (before,) if before else (), True, limit, "id", bodies=False)
+                for line, before in wanted
+            ]
+        )
+        pages = []
+        for rows in found:
+            latest: dict[str, Point] = {}
+            for row in rows:
+                point = Point.of(row)
+                latest.setdefault(point.id, point)
+            pages.append(list(latest.values()))
+        return pages
 
     async def at_time(self, line: Line, time: int) -> Point:
         """The step that was saved last by a time (nanoseconds since 1970)."""

@@ -6,7 +6,7 @@ in meaning: the commit hash it is kept under names it for good.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -180,15 +180,19 @@ class States:
             return held
         try:
             whole = await self.whole(line, held)
-        except MissingNode:
-            # The line may have been rewritten since the state was first looked at.
-            again = await self._load(line, point)
-            if again.form == held.form:
-                raise
-            held, whole = again, await self.whole(line, again)
+        except MissingNode as missing:
+            held = await self._reload(line, point, held, missing)
+            whole = await self.whole(line, held)
         held = replace(held, known=(whole, ()), known_weight=weigh(whole), pointers=None)
         self.keep(line, point.hash, held)
         return held
+
+    async def _reload(self, line: Line, point: Point, held: Held, missing: MissingNode) -> Held:
+        """The same state, if the line was rewritten since it was first looked at; else what is missing is lost."""
+        again = await self._load(line, point)
+        if again.form == held.form:
+            raise missing
+        return again
 
     async def whole(self, line: Line, held: Held) -> PackedMap:
         """A state that is at hand in part, packed; large values may stand as pointers."""
@@ -207,6 +211,46 @@ class States:
             return state
 
         return await self.with_large(line, held, applied)
+
+    async def series(self, line: Line, points: Sequence[Point]) -> list[PackedMap]:
+        """The states at several steps, packed, with every large value in its place.
+
+        Steps that follow each other are read together: a state is its folded root and the changes since, and on the
+        way from there the states between are passed.
+        """
+        found: dict[tuple[int, int], PackedMap] = {}
+        wanted = {point[:2] for point in points}
+        for point in sorted(points, key=lambda point: point.depth, reverse=True):
+            if point[:2] in found:
+                continue
+            held = await self.hold(line, point)
+            on_the_way = [origin for origin, _ in held.tail[:-1] if tuple(origin) in wanted]
+            if not on_the_way:
+                found[point[:2]] = await self.values(line, point)
+                continue
+            found.update(await self._passed(line, point, held, wanted))
+        return [found[point[:2]] for point in points]
+
+    async def _passed(
+        self, line: Line, point: Point, held: Held, wanted: Set[tuple[int, int]]
+    ) -> dict[tuple[int, int], PackedMap]:
+        """The wanted states among those from a folded one to a step."""
+        try:
+            base = await self.whole(line, replace(held, tail=(), known=None))
+        except MissingNode as missing:
+            held = await self._reload(line, point, held, missing)
+            base = await self.whole(line, replace(held, tail=(), known=None))
+
+        async def applied(load: LoadLarge) -> dict[tuple[int, int], PackedMap]:
+            state, passed = base, {}
+            for origin, edit in held.tail:
+                state = apply_map(edit, state, load)
+                if tuple(origin) in wanted:
+                    passed[origin.branch, origin.seq] = state
+            return passed
+
+        passed = await self.with_large(line, held, applied)
+        return {place: await self.resolved(line, state) for place, state in passed.items()}
 
     async def fold(self, line: Line, held: Held) -> tuple[Workspace, MapRoot]:
         """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""

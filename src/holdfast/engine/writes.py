@@ -33,8 +33,7 @@ class Writes:
         """Store writes. One that is there already stays as it is, unless its place is negative."""
         rows: list[Change] = []
         for write in writes:
-            key = (*line, step, write.path, write.task, write.place)
-            row = Row(key, (write.channel,), write_body(line, step, write.channel, write.packed))
+            row = write_row(line, step, write)
             rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
         while True:
             memo = await self._lines.memo(line)
@@ -48,11 +47,21 @@ class Writes:
 
     async def of(self, line: Line, step: str) -> list[Write]:
         """The writes that follow a step, by path, task and place."""
-        (rows,) = await self._ground.backend.read([Scan(WRITES, (*line, step))])
-        writes = []
-        for row in rows:
-            _, _, _, path, task, place = row.key
-            channel = str(row.columns[0])
-            packed = open_write(line, step, channel, row.body, self._ground.max_bytes)
-            writes.append(Write(str(path), str(task), int(place), channel, packed))
-        return writes
+        return (await self.of_many(line, [step]))[0]
+
+    async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[Write]]:
+        """The same for several steps."""
+        found = await self._ground.backend.read([Scan(WRITES, (*line, step)) for step in steps])
+        return [sorted(self._open(line, step, row) for row in rows) for step, rows in zip(steps, found, strict=True)]
+
+    def _open(self, line: Line, step: str, row: Row) -> Write:
+        _, _, _, task, place = row.key
+        path, channel = map(str, row.columns)
+        packed = open_write(line, step, channel, row.body, self._ground.max_bytes)
+        return Write(path, str(task), int(place), channel, packed)
+
+
+def write_row(line: Line, step: str, write: Write) -> Row:
+    """The row that keeps a write."""
+    body = write_body(line, step, write.channel, write.packed)
+    return Row((*line, step, write.task, write.place), (write.path, write.channel), body)

@@ -45,7 +45,7 @@ class Values(Suite):
         rows = {
             LINES: row_of(LINES, name, name, body=b"l", created=1),
             REFS: row_of(REFS, name, name, name, name, name, body=b"r", time=3),
-            WRITES: row_of(WRITES, name, name, name, name, name, -3, body=b"w", channel=name),
+            WRITES: row_of(WRITES, name, name, name, name, -3, body=b"w", path=name, channel=name),
         }
         assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
         for place, (space, row) in enumerate(rows.items()):

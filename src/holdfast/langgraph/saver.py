@@ -1,0 +1,329 @@
+"""The saver: LangGraph's checkpoints on any of Holdfast's stores."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Self, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from holdfast.codec import Codec
+from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import arun, both, run
+from holdfast.engine.lines import ROOT
+from holdfast.engine.records import Line, Point, check_name, readable
+from holdfast.engine.writes import Write
+from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.langgraph import contents, names
+from holdfast.langgraph.contents import KEPT
+from holdfast.langgraph.listing import Listing
+from holdfast.model.packed import PackedMap, pack_state, unpack_state
+from holdfast.opening import open as open_store
+from holdfast.store import Operations
+
+
+class HoldfastSaver(BaseCheckpointSaver[int]):
+    """Keeps the checkpoints of LangGraph graphs in a store, for `invoke` and `ainvoke` alike.
+
+    ::
+
+        with HoldfastSaver.from_conn_string("sqlite:///agents.db") as saver:
+            graph = builder.compile(checkpointer=saver)
+
+    On a store that is open already, `HoldfastSaver(store)`; closing the saver then leaves the store open. A thread of
+    LangGraph's is a thread of the store, and a channel of the graph is a channel of its state.
+
+    Values are kept by Holdfast's codec, item by item. With a `serde` of your own they are kept as it dumps them, each
+    channel whole whenever its version changes.
+
+    Any number of threads and event loops may use a saver, or copies of it, at a time.
+    """
+
+    def __init__(self, store: Operations, *, serde: SerializerProtocol | None = None) -> None:
+        super().__init__(serde=serde)
+        self.store = store
+        self._dumps = None if serde is None else self.serde
+        self._owned = False
+
+    @classmethod
+    def from_conn_string(
+        cls, conn_string: str, *, serde: SerializerProtocol | None = None, **options: Any
+    ) -> HoldfastSaver:
+        """A saver on the store at a URL, which is opened, and closed together with the saver.
+
+        Use it in `with` or `async with`, or close it by hand: `close()`, `await aclose()`. Further options are those of
+        `holdfast.open`.
+        """
+        saver = cls(open_store(conn_string, **options), serde=serde)
+        saver._owned = True
+        return saver
+
+    # Saving ---------------------------------------------------------------------------------------------------
+
+    async def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
+        del new_versions  # what changed is found by comparing
+        line, parent = self._line(config), names.checkpoint_of(config)
+        id = check_name(checkpoint["id"], "id of a checkpoint")
+        described = get_checkpoint_metadata(config, metadata)
+        saving = Saving(
+            line,
+            await self._state(line, checkpoint, parent),
+            parent=ROOT if parent is None else parent,
+            on_conflict=OnConflict.BRANCH,
+            id=id,
+            metadata=self._codec.pack(described),
+            readable=readable(self._codec, cast(dict[str, object], described)),
+            kind=str(described.get("source", "save")),
+            stamp=checkpoint["ts"],
+        )
+        try:
+            await self._engine.rebaser.save(saving)
+        except (NotFound, Conflict):
+            # The parent is gone, or never was, or the id was saved after another one before: LangGraph keeps what it
+            # is told. So does this, beside the step.
+            saving.state = await self._state(line, checkpoint, None, follows=parent)
+            there = await self._engine.lines.existing(line, id, None)
+            saving.parent = ROOT if there is None else None
+            await self._engine.rebaser.save(saving)
+        where = names.configurable(config)
+        return names.config_of(where["thread_id"], names.namespace_of(config), id)
+
+    put, aput = both(_put)
+
+    async def _state(
+        self, line: Line, checkpoint: Checkpoint, parent: str | None, follows: str | None = None
+    ) -> PackedMap:
+        values = contents.values_of(checkpoint)
+        entries = contents.kept(checkpoint, follows)
+        if self._dumps is None:
+            return pack_state(self._codec, {**values, KEPT: entries})
+        before, versions = await self._before(line, parent)
+        changed = {
+            channel: contents.serialized(self._dumps, value)
+            for channel, value in values.items()
+            if versions.get(channel, channel) != checkpoint["channel_versions"].get(channel)
+        }
+        packed = pack_state(self._codec, {**dict.fromkeys(values), **changed, KEPT: entries})
+        for (channel, old), name in zip(packed.items(), values, strict=False):
+            del old
+            if name not in changed:
+                packed[channel] = before[channel]
+        return packed
+
+    async def _before(self, line: Line, parent: str | None) -> tuple[PackedMap, Mapping[str, Any]]:
+        """The packed state of the parent, and the versions of its channels."""
+        if parent is None:
+            return {}, {}
+        point = await self._engine.lines.find(line, parent)
+        packed = await self._engine.states.packed(line, point)
+        name = next(iter(pack_state(self._codec, {KEPT: None})))
+        entries = unpack_state(self._codec, {name: packed[name]})[KEPT]
+        return packed, contents.versions_of(entries)
+
+    async def _put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Keep what a task wrote after the checkpoint that the config names, which need not be saved yet.
+
+        A value written again by the same task at the same place is not changed; errors, interrupts and what resumes
+        them are.
+        """
+        line, id = self._line(config), names.checkpoint_of(config)
+        if id is None:
+            raise Invalid("the config names no checkpoint that the writes follow", hint="Pass the config put returned")
+        if not check_name(task_id, "id of a task"):
+            raise Invalid("the id of a task is not empty", where=f"thread {line}")
+        if not writes:
+            return
+        packed = self._codec.pack_items([self._written(value) for _, value in writes])
+        await self._engine.writes.put(
+            line,
+            id,
+            [
+                Write(
+                    check_name(task_path, "path of a task"),
+                    task_id,
+                    WRITES_IDX_MAP.get(channel, place),
+                    check_name(channel, "name of a channel"),
+                    value,
+                )
+                for place, ((channel, _), value) in enumerate(zip(writes, packed, strict=True))
+            ],
+        )
+
+    put_writes, aput_writes = both(_put_writes)
+
+    def _written(self, value: Any) -> Any:
+        if self._dumps is not None:
+            return contents.serialized(self._dumps, value)
+        # LangGraph reads the errors of tasks back as text.
+        return repr(value) if isinstance(value, BaseException) else value
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or else the latest of the thread; None if there is none."""
+        line, id = self._line(config), names.checkpoint_of(config)
+        try:
+            point = await self._engine.lines.find(line, id)
+        except NotFound:
+            return None
+        (found,) = await self._tuples(line, [point])
+        return found._replace(config=config) if id is not None else found
+
+    get_tuple, aget_tuple = both(_get_tuple)
+
+    async def _tuples(self, line: Line, points: Sequence[Point]) -> builtins.list[CheckpointTuple]:
+        thread_id, namespace = names.split_name(line.name)
+        heads = await self._engine.heads.describe(line, points)
+        states = await self._engine.states.series(line, points)
+        writes = await self._engine.writes.of_many(line, [point.id for point in points])
+        tuples = []
+        for head, packed, pending in zip(heads, states, writes, strict=True):
+            state = unpack_state(self._codec, packed)
+            checkpoint, follows = contents.checkpoint_of(head.header.id, head.header.stamp, state)
+            values = checkpoint["channel_values"]
+            if self._dumps is not None or contents.Serialized in map(type, values.values()):
+                values.update((name, contents.loaded(self._dumps, value, name)) for name, value in values.items())
+            parent = follows or head.parent
+            tuples.append(
+                CheckpointTuple(
+                    names.config_of(thread_id, namespace, head.header.id),
+                    checkpoint,
+                    self._codec.unpack(head.header.metadata),
+                    None if parent is None else names.config_of(thread_id, namespace, parent),
+                    self._pending(pending),
+                )
+            )
+        return tuples
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name for it
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints with their states, by id, the greatest first.
+
+        Those of the config's thread and namespace; of the whole thread if the config names no namespace; of all threads
+        without a config. `filter` are entries of their metadata; `before` names a checkpoint that all come before.
+        """
+        listing = run(self._listing(config, filter, before, limit))
+        while page := run(self._listed(listing)):
+            yield from page
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name for it
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """The same, asynchronously."""
+        listing = await arun(self._listing(config, filter, before, limit))
+        while page := await arun(self._listed(listing)):
+            for found in page:
+                yield found
+
+    async def _listing(
+        self,
+        config: RunnableConfig | None,
+        metadata: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Listing:
+        lines, only = await self._lines(config), names.checkpoint_of(config)
+        bound = names.checkpoint_of(before) or ""
+        return Listing(self._engine, self._codec, lines, bound, only, metadata or {}, limit)
+
+    async def _listed(self, listing: Listing) -> builtins.list[CheckpointTuple]:
+        found = await listing.next()
+        points: dict[Line, builtins.list[Point]] = {}
+        for line, point in found:
+            points.setdefault(line, []).append(point)
+        tuples = {line: iter(await self._tuples(line, several)) for line, several in points.items()}
+        return [next(tuples[line]) for line, _ in found]
+
+    async def _lines(self, config: RunnableConfig | None) -> builtins.list[Line]:
+        """The lines that a config names: one, those of a thread, or all."""
+        tenant = self.store.tenant
+        if not config:
+            return await self._engine.lines.names(tenant)
+        if names.configurable(config).get("checkpoint_ns") is not None:
+            return [self._line(config)]
+        return await self._thread(names.thread_of(config))
+
+    async def _thread(self, thread_id: str) -> builtins.list[Line]:
+        """The lines of a thread: its own, and those of its namespaces."""
+        root = names.line(self.store.tenant, thread_id)
+        below = root.name if not thread_id else root.name + names.MARK
+        found = await self._engine.lines.names(self.store.tenant, below)
+        return [root, *(line for line in found if line != root and names.split_name(line.name)[0] == thread_id)]
+
+    def _pending(self, writes: Sequence[Write]) -> builtins.list[tuple[str, str, Any]]:
+        values = self._codec.unpack_items(write.packed for write in writes)
+        return [
+            (write.task, write.channel, contents.loaded(self._dumps, value, write.channel))
+            for write, value in zip(writes, values, strict=True)
+            if write.task
+        ]
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _engine(self) -> Engine:
+        return self.store.engine
+
+    @property
+    def _codec(self) -> Codec:
+        return self.store.engine.ground.codec
+
+    def _line(self, config: RunnableConfig) -> Line:
+        return names.line_of(self.store.tenant, config)
+
+    # Closing --------------------------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        """Close the store, if the saver opened it."""
+        if self._owned:
+            await Operations.close(self.store)
+
+    close, aclose = both(_close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.aclose()
