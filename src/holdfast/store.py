@@ -19,7 +19,7 @@ from holdfast.engine.append import Edit, OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.engine.heads import Head
-from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Place, Summary
+from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
@@ -304,9 +304,7 @@ class Operations:
         main = "" if any(branch.name == MAIN.name for branch in others) else MAIN.name
         found = [BranchInfo(0, main, None, to_datetime(info.created))]
         for branch in others:
-            base = None
-            if branch.base_length:
-                base = (await self._lines.find(line, Place(branch.base_branch, branch.base_length - 1))).id
+            base = await self._lines.base(line, branch)
             found.append(BranchInfo(branch.branch, branch.name, base, to_datetime(branch.created)))
         return found
 
@@ -323,7 +321,7 @@ class Operations:
 
         Writers and readers go on meanwhile.
         """
-        await self.engine.rewriter.refold(self._line(thread))
+        await self.engine.rewriter.rewrite(self._line(thread))
         await self.engine.ground.backend.tidy()
 
     @operation

@@ -43,9 +43,10 @@ class Space:
 _LINE: dict[str, type] = {"tenant": str, "line": str}
 _STEP: dict[str, type] = {**_LINE, "branch": int, "seq": int}
 
-LINES = Space("lines", _LINE, {"created": int, "version": int, "form": int})
+LINES = Space("lines", _LINE, {"created": int, "version": int, "form": int, "pruned": int})
 """One row for each line. `version` changes with anything but an append: what a writer remembers of the line is then
-out of date. `form` numbers the sets of nodes; a rewrite of the line makes a new one."""
+out of date. `form` numbers the sets of nodes; a rewrite of the line makes a new one. `pruned` counts the steps of which
+only stubs are left."""
 
 BRANCHES = Space(
     "branches", {**_LINE, "branch": int}, {"base_branch": int, "base_length": int, "created": int, "name": str}
@@ -69,7 +70,7 @@ STEPS = Space(
     {"id": ("tenant", "line", "id", "revision")},
 )
 """Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` adds up
-the stored bytes of the branch so far."""
+the stored bytes of the branch so far. What stands for a pruned step has no id and no body."""
 
 FOLDS = Space("folds", _STEP, {"form": int})
 """The roots of folded states, at the steps they were folded at."""

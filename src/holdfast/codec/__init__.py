@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,22 @@ class Limits:
 
 
 class Codec:
-    """Packs values into bytes and unpacks them, with a registry of types and limits of its own."""
+    """Packs values into bytes and unpacks them, with a registry of types and limits of its own.
 
-    def __init__(self, registry: Registry | None = None, limits: Limits | None = None) -> None:
+    `may_revive` is asked whether objects of a class, named as `module:qualname`, may come back to life, on top of all
+    the rules that hold anyway. Those that may not come back inert.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | None = None,
+        limits: Limits | None = None,
+        *,
+        may_revive: Callable[[str], bool] | None = None,
+    ) -> None:
         self.registry = default_registry if registry is None else registry
         self.limits = Limits() if limits is None else limits
+        self._may_revive = may_revive
         self._unpackers: list[Unpacker] = []  # not in use; making one takes as long as unpacking a small value
 
     def pack(self, value: Any) -> bytes:
@@ -69,7 +80,7 @@ class Codec:
         try:
             unpacker = self._unpackers.pop()
         except IndexError:
-            unpacker = Unpacker(self.registry, self.limits.max_bytes)
+            unpacker = Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
         values = unpacker.unpack_batch(items)
         self._unpackers.append(unpacker)  # one that failed is not used again
         return values

@@ -37,10 +37,11 @@ _ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError,
 class Unpacker:
     """One unpacking, and how deep it is."""
 
-    __slots__ = ("_decode", "_guarded", "_makers", "_max_bytes", "_nesting", "_registry")
+    __slots__ = ("_decode", "_guarded", "_makers", "_max_bytes", "_may_revive", "_nesting", "_registry")
 
-    def __init__(self, registry: Registry, max_bytes: int) -> None:
+    def __init__(self, registry: Registry, max_bytes: int, may_revive: Callable[[str], bool] | None = None) -> None:
         self._registry = registry
+        self._may_revive = may_revive
         self._max_bytes = max_bytes
         self._nesting = 0
         self._guarded = False
@@ -140,6 +141,12 @@ class Unpacker:
         except (TypeError, ValueError, AttributeError):
             raise Corrupt("a stored value of a well-known class lacks its parts") from None
 
+    def plan(self, ref: str, tag: Tag) -> Plan:
+        """How to put objects of a class together again, if that may be done here."""
+        if self._may_revive is not None and not self._may_revive(ref):
+            raise NotHere
+        return _plan(ref, tag)
+
     def registered(self, data: bytes) -> Any:
         """A value of a type that the application registered."""
         name, dumped = _parts(self, data, 2)
@@ -207,14 +214,14 @@ def _plan(ref: str, tag: int) -> Plan:
     return found.plan
 
 
-def _load_object(tag: Tag) -> Loader:
+def _load_object(tag: Tag) -> Callable[[Unpacker, Any], Any]:
     fields_type = {Tag.ENUM: str, Tag.FLAG: int}.get(tag, dict)
 
-    def load(u: Unpacking, data: bytes) -> Any:
+    def load(u: Unpacker, data: bytes) -> Any:
         parts = _parts(u, data, 2)
         if type(parts[1]) is not fields_type:
             raise Corrupt("a stored object's fields are not fields")
-        return _plan(parts[0], tag).load(parts)
+        return u.plan(parts[0], tag).load(parts)
 
     return load
 

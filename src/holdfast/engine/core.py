@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.engine.append import Appender, Edit
+from holdfast.engine.copying import Copier
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Heads
 from holdfast.engine.lines import Lines
@@ -29,6 +30,7 @@ class Engine:
         self.appender = Appender(ground, self.lines, self.states, self.heads)
         self.rebaser = Rebaser(ground, self.lines, self.states, self.heads, self.appender)
         self.rewriter = Rewriter(ground, self.lines, self.states)
+        self.copier = Copier(ground, self.lines)
         self.writes = Writes(ground, self.lines)
 
     def partial(self, line: Line, point: Point) -> Partial:

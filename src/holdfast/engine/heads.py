@@ -14,7 +14,7 @@ from holdfast.model.steps import Header
 
 
 class Head(NamedTuple):
-    """A step's row, its header, and the id of the step it follows."""
+    """A step's row, its header, and the id of the step it follows, unless that was pruned."""
 
     point: Point
     header: Header
@@ -78,7 +78,7 @@ class Heads:
                 parent = ids.get(header.parents[0][:2])
                 if parent is None:
                     raise _gone(line)
-            heads[commit] = Head(missing[commit], header, parent)
+            heads[commit] = Head(missing[commit], header, parent or None)
             self.keep(line, heads[commit])
         return heads
 

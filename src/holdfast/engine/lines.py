@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS
+from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS, Scalar
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Branch, Info, Line, Point, info_of, info_row
 from holdfast.errors import Conflict, NotFound
@@ -202,7 +203,7 @@ class Lines:
                     line,
                     info.created,
                     max((point.time for point in points), default=info.created),
-                    sum(point.seq + 1 for point in points),
+                    sum(point.seq + 1 for point in points) - info.pruned,
                     1 + len(numbers),
                     sum(point.size for point in points),
                     Point.of(latest[0]) if latest else None,
@@ -231,6 +232,8 @@ class Lines:
             (rows,) = await self._backend.read(queries)
         if not rows:
             raise await self._not_there(line, at)
+        if Point.of(rows[0]).pruned:
+            raise pruned(line)
         return rows[0]
 
     async def newest(self, line: Line) -> Point | None:
@@ -262,10 +265,10 @@ class Lines:
             (found,) = await self._backend.read([scan])
             for row in found:
                 id = Point.of(row).id
-                if id != seen:
+                if id not in ("", seen):
                     rows.append(row)
                 seen = before = id
-            if len(found) < page:
+            if len(found) < page or not seen:
                 break
         return rows if limit is None else rows[:limit]
 
@@ -285,9 +288,28 @@ class Lines:
             latest: dict[str, Point] = {}
             for row in rows:
                 point = Point.of(row)
-                latest.setdefault(point.id, point)
+                if not point.pruned:
+                    latest.setdefault(point.id, point)
             pages.append(list(latest.values()))
         return pages
+
+    async def run_up(self, line: Line, last: Point, limit: int) -> list[Point]:
+        """A step and those before it on its branch, the last first, up to a limit or the first that was pruned."""
+        start = max(0, last.seq + 1 - limit)
+        scan = Scan(STEPS, (*line, last.branch), (start,), (last.seq + 1,), reverse=True, bodies=False)
+        (rows,) = await self._backend.read([scan])
+        return list(takewhile(lambda point: not point.pruned, map(Point.of, rows)))
+
+    async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, Point]]:
+        """All the steps of all lines."""
+        start: tuple[Scalar, ...] = ()
+        while True:
+            (rows,) = await self._backend.read([Scan(STEPS, (tenant,), start=start, limit=_NAMES, bodies=False)])
+            for row in rows[bool(start) :]:  # a page starts with the row that the one before it ended with
+                yield Line(tenant, str(row.key[1])), Point.of(row)
+            if len(rows) < _NAMES:
+                return
+            start = rows[-1].key[1:]
 
     async def at_time(self, line: Line, time: int) -> Point:
         """The step that was saved last by a time (nanoseconds since 1970)."""
@@ -298,7 +320,10 @@ class Lines:
                 found.append(point)
         if not found:
             raise NotFound("the thread has no checkpoint of that time or before", where=f"thread {line}")
-        return max(found, key=lambda point: (point.time, point.id, point.revision))
+        last = max(found, key=lambda point: (point.time, point.id, point.revision))
+        if last.pruned:
+            raise pruned(line)
+        return last
 
     async def _last_before(self, line: Line, branch: int, time: int) -> Point | None:
         """The last step of a branch that is not after a time. Times do not decrease along a branch."""
@@ -346,6 +371,13 @@ class Lines:
         (rows,) = await self._backend.read([Scan(BRANCHES, tuple(line))])
         return [Branch.of(row) for row in rows]
 
+    async def base(self, line: Line, branch: Branch) -> str | None:
+        """The id of the step that a branch starts from; None at the start of the line, and if that step was pruned."""
+        if not branch.base_length:
+            return None
+        (rows,) = await self._backend.read([Get(STEPS, [(*line, branch.base_branch, branch.base_length - 1)])])
+        return Point.of(rows[0]).id or None if rows else None
+
     async def branch(self, line: Line, name: str) -> int:
         """The number of the branch with a name. The first one is main, unless a new revision took the name over."""
         for branch in await self.branches(line):
@@ -391,8 +423,10 @@ class Lines:
         """A new branch that goes on from a step. Copies nothing."""
         while True:
             info = await self.info(line)
-            if (await self.find(line, Place(at.branch, at.seq))).hash != at.hash:
+            now = await self.find(line, Place(at.branch, at.seq))
+            if now.hash != at.hash:
                 raise no_line(line)
+            at = now
             others = await self.branches(line)
             if name in {MAIN.name, *(branch.name for branch in others)}:
                 raise Conflict(
@@ -437,6 +471,11 @@ class Lines:
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
+
+
+def pruned(line: Line) -> NotFound:
+    """The error for a step of which only a stub is left."""
+    return NotFound("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
 
 
 def no_line(line: Line) -> NotFound:

@@ -205,6 +205,8 @@ class Rebaser:
         if not rows:
             moving.ends.append(Expect(STEPS, (*line, *place), None))
             return None
+        if Point.of(rows[0]).pruned:
+            return None
         latest = await self._lines.find(line, Point.of(rows[0]).id)
         return self._open(line, rows[0]) if (latest.branch, latest.seq) == place else None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import Key
+from holdfast.backends.spaces import NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
@@ -53,6 +54,7 @@ class Info(NamedTuple):
     created: int
     version: int
     form: int
+    pruned: int = 0
 
 
 class Point(NamedTuple):
@@ -78,6 +80,15 @@ class Point(NamedTuple):
     def row(self, line: Line, body: bytes) -> Row:
         """The row that shows it."""
         return Row((*line, self.branch, self.seq), self[2:], body)
+
+    @property
+    def pruned(self) -> bool:
+        """Whether this only stands where a step was."""
+        return not self.id
+
+    def stub(self) -> Point:
+        """What stands for the step once it is pruned: that there was one, when, and its hash."""
+        return self._replace(id="", revision=0, kind="pruned", metadata="", tail=0, size=0)
 
 
 class Branch(NamedTuple):
@@ -179,9 +190,7 @@ def node_row(line: Line, form: int, id: bytes, node: bytes) -> Row:
 
 def open_node(line: Line, row: Row) -> tuple[bytes, bytes]:
     """A node's id and its bytes."""
-    id = row.key[3]
-    if not isinstance(id, bytes):
-        raise Corrupt("a node's id is not bytes", where=f"thread {line}", hint=HINT)
+    id = _bytes(row.key[3])
     return id, unwrap(row.body, Context(*line, "node", id)).content
 
 
@@ -225,3 +234,20 @@ def open_write(line: Line, step: str, channel: str, body: bytes, max_bytes: int)
 
 def _write_name(step: str, channel: str) -> bytes:
     return hashlib.sha256(f"{len(step)} {step}{channel}".encode()).digest()
+
+
+def context_of(space: Space, row: Row, commits: Mapping[Key, bytes]) -> tuple[str, bytes]:
+    """The kind and the name of what is in a row's envelope; `commits` are the hashes of steps by their places."""
+    if space is WRITES:
+        return "write", _write_name(str(row.key[2]), str(row.columns[1]))
+    if space is NODES:
+        return "node", _bytes(row.key[3])
+    if space is OBJECTS:
+        return "object", _bytes(row.key[2]) + int(row.key[3]).to_bytes(4, "big")
+    return ("step" if space is STEPS else "fold"), commits[row.key[2:]]
+
+
+def _bytes(part: Scalar) -> bytes:
+    if not isinstance(part, bytes):
+        raise Corrupt("a key of the store is not bytes where it should be", where=repr(part), hint=HINT)
+    return part

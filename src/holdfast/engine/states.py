@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from holdfast.backends.port import Backend, Get, Query, Row, Scan
 from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, STEPS
@@ -66,6 +66,15 @@ class Held:
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
         return 512 + self.tail_weight + self.known_weight
+
+
+class Tree(NamedTuple):
+    """A folded state: its nodes by id, new large values by pointer, and all the pointers in it."""
+
+    root: MapRoot
+    nodes: Mapping[NodeId, bytes]
+    objects: Mapping[bytes, bytes]
+    pointers: frozenset[bytes]
 
 
 class _MissingLarge(Exception):
@@ -260,6 +269,13 @@ class States:
             return await self.nodes(line, held, fold.fold(ws, held.root, held.tail, load))
 
         return ws, await self.with_large(line, held, folded)
+
+    async def tree(self, line: Line, held: Held) -> Tree:
+        """The state folded, with all that it is made of and not only what is new."""
+        ws, root = await self.fold(line, held)
+        held, reader = replace(held, fresh={**held.fresh, **ws.created}), Workspace()
+        state = await self.nodes(line, held, fold.read(reader, root))
+        return Tree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(_pointers(state)))
 
     async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
         """A packed state with every large value in place of its pointer."""

@@ -84,6 +84,11 @@ def versions_of(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {name[len(_VERSION) :]: version for name, version in entries.items() if name.startswith(_VERSION)}
 
 
+def follows(entries: Mapping[str, Any]) -> str | None:
+    """The parent that was named where it is not the step's, of what was kept of a checkpoint."""
+    return entries.get("follows")
+
+
 def serialized(serde: SerializerProtocol, value: Any) -> Serialized:
     """A value, dumped by a serializer."""
     kind, data = serde.dumps_typed(value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import copy
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -14,8 +15,10 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.codec import Codec
@@ -28,10 +31,14 @@ from holdfast.engine.writes import Write
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.langgraph import contents, names
 from holdfast.langgraph.contents import KEPT
+from holdfast.langgraph.deltas import Deltas, History
 from holdfast.langgraph.listing import Listing
-from holdfast.model.packed import PackedMap, pack_state, unpack_state
+from holdfast.langgraph.pruning import Pruner
+from holdfast.model.packed import PackedMap, pack_state, unpack, unpack_state
 from holdfast.opening import open as open_store
 from holdfast.store import Operations
+
+_SERIALIZED = (contents.Serialized.__module__, contents.Serialized.__name__)
 
 
 class HoldfastSaver(BaseCheckpointSaver[int]):
@@ -56,6 +63,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         self.store = store
         self._dumps = None if serde is None else self.serde
         self._owned = False
+        self._codec = store.engine.ground.codec
+        self._classes: frozenset[tuple[str, ...]] | None = None
+        if STRICT_MSGPACK_ENABLED:
+            self._restrict(frozenset({*SAFE_MSGPACK_TYPES, _SERIALIZED}))
 
     @classmethod
     def from_conn_string(
@@ -294,15 +305,121 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             if write.task
         ]
 
+    async def _get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What each channel held last before the checkpoint that the config names, and what was written to it since."""
+        histories = {channel: History() for channel in channels}
+        line, id = self._line(config), names.checkpoint_of(config)
+        try:
+            point = await self._engine.lines.find(line, id)
+        except NotFound:
+            pass
+        else:
+            histories = await Deltas(self._engine, self._codec).history(line, point, channels)
+        return {channel: self._delta(channel, history) for channel, history in histories.items()}
+
+    get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
+
+    def _delta(self, channel: str, history: History) -> DeltaChannelHistory:
+        values = self._codec.unpack_items(packed for _, packed in reversed(history.writes))
+        found: DeltaChannelHistory = {
+            "writes": [
+                (task, channel, contents.loaded(self._dumps, value, channel))
+                for (task, _), value in zip(reversed(history.writes), values, strict=True)
+            ]
+        }
+        if history.seed is not None:
+            found["seed"] = contents.loaded(self._dumps, unpack(self._codec, history.seed), channel)
+        return found
+
+    # Removing and copying -------------------------------------------------------------------------------------
+
+    async def _delete_thread(self, thread_id: str) -> None:
+        """Delete a thread: its checkpoints, its writes, and those of its subgraphs."""
+        await self._engine.lines.delete(*await self._thread(str(thread_id)))
+
+    delete_thread, adelete_thread = both(_delete_thread)
+
+    async def _delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of some runs, with their writes, from all threads. Those after them stay as they are.
+
+        Looks at every checkpoint of the store.
+        """
+        if run_ids:
+            await Pruner(self._engine, self._codec).drop_runs(self.store.tenant, frozenset(map(str, run_ids)))
+
+    delete_for_runs, adelete_for_runs = both(_delete_for_runs)
+
+    async def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with all its checkpoints, writes and subgraphs; nothing, if there is none.
+
+        `Conflict` if there is a thread of the new name.
+        """
+        tenant, target = self.store.tenant, str(target_thread_id)
+        taken = [line for line in await self._thread(target) if await self._engine.lines.look(line) is not None]
+        if taken:
+            raise Conflict(f"there is a thread {target!r} already", hint="Delete it first, or copy to another name")
+        copies = {
+            line: names.line(tenant, target, names.split_name(line.name)[1])
+            for line in await self._thread(str(source_thread_id))
+            if await self._engine.lines.look(line) is not None
+        }
+        await self._engine.copier.copy(copies)
+
+    copy_thread, acopy_thread = both(_copy_thread)
+
+    async def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Drop checkpoints of some threads: all of them (`"delete"`), or all but the latest of each namespace.
+
+        Of those, the ones to which the store gave a name or a tag stay, too, and what delta channels need.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise Invalid(f"the strategy is 'keep_latest' or 'delete', not {strategy!r}")
+        for thread_id in map(str, thread_ids):
+            lines = [line for line in await self._thread(thread_id) if await self._engine.lines.look(line) is not None]
+            if strategy == "delete":
+                await self._engine.lines.delete(*lines)
+                continue
+            for line in lines:
+                await Pruner(self._engine, self._codec).keep_latest(line)
+
+    prune, aprune = both(_prune)
+
+    # Versions and types ---------------------------------------------------------------------------------------
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version that follows: numbers count up, and so do the texts that other savers made of them."""
+        if isinstance(current, str):
+            return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+        return super().get_next_version(current, channel)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[int]:
+        """A copy on the same store that, in LangGraph's strict mode, revives objects of these classes, too."""
+        if self._dumps is None and self._classes is None:
+            return self
+        clone = copy.copy(self)
+        if self._dumps is not None:
+            clone.serde = clone._dumps = super().with_allowlist(extra_allowlist).serde
+        if self._classes is not None:
+            clone._restrict(self._classes | {tuple(each[:2]) for each in extra_allowlist})
+        return clone
+
+    def _restrict(self, classes: frozenset[tuple[str, ...]]) -> None:
+        """Revive objects of no other classes."""
+
+        def may_revive(ref: str) -> bool:
+            module, _, qualname = ref.partition(":")
+            return (module, qualname.rpartition(".")[2]) in classes
+
+        own = self.store.engine.ground.codec
+        self._classes, self._codec = classes, Codec(own.registry, own.limits, may_revive=may_revive)
+
     # Inside ---------------------------------------------------------------------------------------------------
 
     @property
     def _engine(self) -> Engine:
         return self.store.engine
-
-    @property
-    def _codec(self) -> Codec:
-        return self.store.engine.ground.codec
 
     def _line(self, config: RunnableConfig) -> Line:
         return names.line_of(self.store.tenant, config)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.codec import wire
-from holdfast.model.objects import LARGE, pointer_to
+from holdfast.model.objects import LARGE, is_pointer, pointer_to
 from holdfast.model.operations import Change, EditList, EditMap, Keep, Operation, Set
 
 
@@ -14,6 +16,19 @@ def set_aside(edit: EditMap) -> tuple[EditMap, dict[bytes, bytes]]:
     """
     objects: dict[bytes, bytes] = {}
     return _map(edit, objects), objects
+
+
+def pointers(edit: EditMap) -> Iterator[bytes]:
+    """The pointers that an edit puts into the state."""
+    for _, operation in edit.put:
+        if isinstance(operation, EditMap):
+            yield from pointers(operation)
+        elif isinstance(operation, Set):
+            yield from filter(is_pointer, (operation.value,))
+        elif isinstance(operation, EditList):
+            for part in operation.parts:
+                if not isinstance(part, Keep | Change):
+                    yield from filter(is_pointer, part)
 
 
 def _operation(operation: Operation, objects: dict[bytes, bytes]) -> Operation:

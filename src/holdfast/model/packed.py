@@ -38,7 +38,7 @@ def pack_state(codec: Codec, state: Mapping[str, Any]) -> PackedMap:
         if type(name) is not str:
             raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
     try:
-        return _pack_map(codec, dict(state), list(map(_pack_name, state)))
+        return _pack_map(codec, dict(state), list(map(pack_name, state)))
     except HoldfastError:
         codec.pack(dict(state))  # fails for the same reason, and knows the whole path
         raise
@@ -88,7 +88,7 @@ def _unpack_name(packed: bytes) -> str:
 
 
 @lru_cache(4096)
-def _pack_name(name: str) -> bytes:
+def pack_name(name: str) -> bytes:
     """A channel's name, packed. States of an agent have the same few."""
     return wire.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
 

@@ -7,7 +7,7 @@ what was made, so that nothing is asked for twice and nothing is stored that was
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
@@ -50,6 +50,11 @@ class Workspace:
         self._nodes: dict[NodeId, Node] = {}
         self.created: dict[NodeId, bytes] = {}
         self.objects: dict[bytes, bytes] = {}
+
+    @property
+    def ids(self) -> Collection[NodeId]:
+        """The nodes at hand."""
+        return self._nodes.keys()
 
     def fetch(self, ids: Iterable[NodeId]) -> Rounds[None]:
         """Have these nodes at hand."""

@@ -1,0 +1,92 @@
+"""Copying lines, as they are, under other names.
+
+Every row is opened and put into an envelope of its new line; ids and commit hashes stay what they are. What the steps
+need is copied first, and the steps last, all in one batch: a copy is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from holdfast.backends.port import Change, Create, Delete, Expect, Put, Row, Scan
+from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
+from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.engine.ground import Ground
+from holdfast.engine.lines import Lines
+from holdfast.engine.records import Line, Point, context_of, info_row
+from holdfast.errors import Conflict
+
+_PAGE = 256
+"""How many rows are copied at a time."""
+
+_UNSEEN = (FOLDS, NODES, OBJECTS, WRITES)
+"""Spaces whose rows nobody looks at who has not found a step."""
+
+_ATTEMPTS = 100
+"""How often a copy is begun again because a line was rewritten meanwhile."""
+
+
+class Copier:
+    """Copies lines within a store."""
+
+    def __init__(self, ground: Ground, lines: Lines) -> None:
+        self._ground = ground
+        self._backend = ground.backend
+        self._lines = lines
+
+    async def copy(self, names: Mapping[Line, Line]) -> None:
+        """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
+        for _ in range(_ATTEMPTS):
+            conditions: list[Change] = []
+            made: list[Change] = []
+            for old, new in names.items():
+                info = await self._lines.info(old)
+                conditions.append(self._lines.unchanged(old, info))
+                fresh = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
+                made += [Create(LINES, info_row(new, fresh)), *await self._copy(old, new)]
+            if await self._backend.apply([*conditions, *made]) is None:
+                return
+        raise Conflict("the threads kept changing while they were copied", hint="Try again")
+
+    async def _copy(self, old: Line, new: Line) -> list[Change]:
+        """Copy all that is not seen by itself; returns the changes that make the copy seen."""
+        first: list[Change] = [Delete(space, tuple(new)) for space in _UNSEEN]  # of a copy that came to nothing
+        await self._apply(new, first)
+        last: list[Change] = []
+        commits: dict[Key, bytes] = {}
+        for space in (STEPS, BRANCHES, REFS):
+            async for page in self._pages(space, old):
+                if space is STEPS:
+                    commits.update((row.key[2:], Point.of(row).hash) for row in page)
+                last += (
+                    Create(space, self._renamed(space, row, new, commits))
+                    for row in page
+                    if space is not REFS or row.key[2] != "lease"
+                )
+        for space in _UNSEEN:
+            async for page in self._pages(space, old):
+                await self._apply(new, [Put(space, self._renamed(space, row, new, commits)) for row in page])
+        return last
+
+    async def _apply(self, new: Line, changes: Sequence[Change]) -> None:
+        if await self._backend.apply([Expect(LINES, tuple(new), None), *changes]) is not None:
+            raise Conflict("there is a thread of that name already", where=f"thread {new}", hint="Choose another name")
+
+    async def _pages(self, space: Space, line: Line) -> AsyncIterator[list[Row]]:
+        start: Key = ()
+        while True:
+            (rows,) = await self._backend.read([Scan(space, tuple(line), start=start, limit=_PAGE + bool(start))])
+            page = rows[1:] if start else rows  # a page starts with the row that the one before it ended with
+            if not page:
+                return
+            yield page
+            start = rows[-1].key[2:]
+
+    def _renamed(self, space: Space, row: Row, new: Line, commits: Mapping[Key, bytes]) -> Row:
+        old = Line(str(row.key[0]), str(row.key[1]))
+        body = row.body
+        if body:
+            kind, name = context_of(space, row, commits)
+            record = unwrap(body, Context(*old, kind, name), max_bytes=self._ground.max_bytes)
+            body = wrap(record.content, Context(*new, kind, name), codec=record.codec, schema=record.schema)
+        return Row((*new, *row.key[2:]), row.columns, body)
