@@ -1,0 +1,61 @@
+"""A graph is killed at any moment, again and again, and goes on in another process where it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.langgraph import HoldfastSaver
+from tests.langgraph.killed import JOBS, ROUNDS, graph_on
+from tests.langgraph.sessions import on
+
+LOG = [
+    "in",
+    *(
+        name
+        for number in range(1, ROUNDS + 1)
+        for name in (f"plan {number}", *(f"job {number}.{job}" for job in range(JOBS)), f"end {number}")
+    ),
+]
+
+ATTEMPTS = 25
+
+
+def told(url: str, thread: str, seed: int) -> list[list[str]]:
+    """Have a graph killed in many attempts, and then run to its end. Returns what it told."""
+    command = [sys.executable, "-m", "tests.langgraph.killed", url, thread, str(seed), str(ATTEMPTS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    # A line that was cut off by a kill has the next one, which begins with a tab, right behind it.
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_killed_graph_goes_on(tmp_path: Path, seed: int) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    saved: set[str] = set()
+    went_on = 0
+    lines = told(url, "t", seed)
+    for what, *names in lines:
+        if what == "starts":
+            assert saved.isdisjoint(names), f"{names} ran again after its writes were saved"
+        elif what == "saved" and "killed" not in names:
+            saved.update(names)
+        went_on += (what, names) == ("begins", ["again"])
+    assert went_on, "it was too quick to be killed"
+    assert lines[-1] == ["ends"]
+    with HoldfastSaver.from_conn_string(url) as saver:
+        state = graph_on(saver).get_state(on("t"))
+        assert state.values == {"log": LOG, "round": ROUNDS}
+        assert state.next == ()
+        walked = 0
+        config = state.config
+        while config is not None:
+            found = saver.get_tuple(config)
+            assert found is not None, "a checkpoint is gone"
+            config, walked = found.parent_config, walked + 1
+    assert walked == 2 + ROUNDS * 3
