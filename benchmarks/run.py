@@ -1,4 +1,5 @@
-"""Run the benchmarks: print a table, write `build/bench.json`; with `--check`, fail where a bound does not hold."""
+"""Run the benchmarks: print tables, write `build/bench.json` and `build/bench.png`; with `--check`, fail where a bound
+does not hold."""
 
 from __future__ import annotations
 
@@ -7,23 +8,53 @@ import json
 import pathlib
 import platform
 import sys
+from collections.abc import Callable, Sequence
 
-from benchmarks import cases, store_cases
-from benchmarks.measure import Figure
+from benchmarks import (
+    cases,
+    langgraph_chat,
+    langgraph_long,
+    langgraph_plot,
+    langgraph_shapes,
+    langgraph_tasks,
+    store_cases,
+)
+from benchmarks.measure import Curve, Figure, Result, Row
 
 OUTPUT = pathlib.Path("build/bench.json")
+PLOT = OUTPUT.with_suffix(".png")
+
+Case = Callable[[], list[Figure] | Result]
+
+CASES: tuple[Case, ...] = (
+    *cases.CASES,
+    *store_cases.CASES,
+    *langgraph_chat.CASES,
+    *langgraph_long.CASES,
+    *langgraph_tasks.CASES,
+    *langgraph_shapes.CASES,
+)
 
 
-def measure(check: bool) -> list[Figure]:
-    figures = []
-    for case in (*cases.CASES, *store_cases.CASES):
+def measure(selected: Sequence[Case], check: bool) -> Result:
+    figures: list[Figure] = []
+    rows: list[Row] = []
+    curves: list[Curve] = []
+    for case in selected:
         print(f"… {(case.__doc__ or case.__name__).splitlines()[0]}", file=sys.stderr)
-        found = case()
-        if check and not all(figure.holds for figure in found):
+        result = _result(case)
+        if check and not all(figure.holds for figure in result.figures):
             print("  a bound does not hold; measuring once more, in case the machine was busy", file=sys.stderr)
-            found = case()
-        figures += found
-    return figures
+            result = _result(case)
+        figures += result.figures
+        rows += result.rows
+        curves += result.curves
+    return Result(figures, rows, curves)
+
+
+def _result(case: Case) -> Result:
+    result = case()
+    return result if isinstance(result, Result) else Result(result)
 
 
 def bound(figure: Figure) -> str:
@@ -32,20 +63,62 @@ def bound(figure: Figure) -> str:
     return "" if figure.ceiling is None else f"at most {figure.ceiling:g}"
 
 
+def state(figure: Figure) -> str:
+    if not figure.holds:
+        return "MISSED"
+    if not figure.reached:
+        return f"goal {figure.goal:g}"
+    return "ok" if bound(figure) else ""
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    width = max(len(figure.name) for figure in figures)
+    for figure in figures:
+        value = f"{figure.value:8.2f} {figure.unit}"
+        print(f"{figure.name:<{width}}  {value:<18} {bound(figure):<14} {state(figure):<9} {figure.note}".rstrip())
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    width = max(len(row.what) for row in rows)
+    print(f"\n{'':<{width}}  {'':<17} {'wall':>10} {'CPU':>10} {'written':>11} {'commits':>9} {'disk':>11}")
+    what = ""
+    for row in rows:
+        written = "" if row.written is None else f"{row.written / 1000:,.1f} KB"
+        commits = "" if row.commits is None else f"{row.commits:,.1f}"
+        disk = "" if row.disk is None else f"{row.disk / 1e6:,.2f} MB"
+        name, what = "" if row.what == what else row.what, row.what
+        print(
+            f"{name:<{width}}  {row.who:<17} {row.wall:7,.2f} ms {row.cpu:7,.2f} ms"
+            f" {written:>11} {commits:>9} {disk:>11}".rstrip()
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 if a figure is outside its bound")
-    figures = measure(parser.parse_args().check)
-    width = max(len(figure.name) for figure in figures)
-    for figure in figures:
-        state = "ok" if figure.holds else "MISSED"
-        value = f"{figure.value:8.2f} {figure.unit}"
-        print(f"{figure.name:<{width}}  {value:<18} {bound(figure):<14} {state:<7} {figure.note}")
+    parser.add_argument("select", nargs="?", default="", help="only cases with this in their function's name")
+    arguments = parser.parse_args()
+    selected = [case for case in CASES if arguments.select in case.__name__]
+    if not selected:
+        parser.error(f"no such case; there are {', '.join(case.__name__ for case in CASES)}")
+    figures, rows, curves = measure(selected, arguments.check)
+    if figures:
+        print_figures(figures)
+    if rows:
+        print_rows(rows)
     OUTPUT.parent.mkdir(exist_ok=True)
-    machine = {"python": platform.python_version(), "machine": platform.machine()}
-    OUTPUT.write_text(json.dumps({"machine": machine, "figures": [f._asdict() for f in figures]}, indent=1) + "\n")
+    content = {
+        "machine": {"python": platform.python_version(), "machine": platform.machine()},
+        "figures": [each._asdict() for each in figures],
+        "rows": [each._asdict() for each in rows],
+        "curves": [each._asdict() for each in curves],
+    }
+    OUTPUT.write_text(json.dumps(content, indent=1) + "\n")
     print(f"written to {OUTPUT}", file=sys.stderr)
-    return int(parser.parse_args().check and not all(figure.holds for figure in figures))
+    if curves:
+        langgraph_plot.draw(curves, PLOT)
+        print(f"drawn to {PLOT}", file=sys.stderr)
+    return int(arguments.check and not all(figure.holds for figure in figures))
 
 
 if __name__ == "__main__":
