@@ -1,4 +1,4 @@
-"""An agent's run in a store on SQLite, and what can be done with it afterwards.
+"""An agent is killed in the middle of its work, goes on as if nothing had happened, and tries another ending.
 
 Run it with `make demo`. It leaves the store in build/demo.db, to be looked at.
 """
@@ -6,107 +6,145 @@ Run it with `make demo`. It leaves the store in build/demo.db, to be looked at.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.types import StateSnapshot
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-import holdfast
-from holdfast.errors import HoldfastError
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # for the files beside this one, however it is run
 
-TURNS = 300
-FILE = Path("build/demo.db")
-WORDS = ("agent plan tool search result because then user asked about the state of every step and why").split()  # noqa: SIM905
+import holdfast  # noqa: E402
+from examples import demo_agent, demo_measure, demo_views  # noqa: E402
+from examples.demo_agent import CONFIG, READINGS, THREAD, Graph, ToolLog  # noqa: E402
+from holdfast.langgraph import HoldfastSaver  # noqa: E402
 
-
-def prose(size: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=size // 6))
-
-
-def headline(text: str) -> None:
-    print(f"\n\033[1m{text}\033[0m")
-
-
-def turn(state: dict[str, Any], n: int) -> dict[str, Any]:
-    """What a turn of the agent does to its state."""
-    call: Any = {"name": "search", "args": {"query": prose(30, n)}, "id": f"call_{n}"}
-    fresh = [
-        HumanMessage(prose(300, n), id=f"h{n}"),
-        AIMessage("", tool_calls=[call], id=f"c{n}"),
-        ToolMessage(prose(600, -n), tool_call_id=f"call_{n}", id=f"t{n}"),
-        AIMessage(prose(1200, n + 1), id=f"a{n}"),
-    ]
-    return {**state, "messages": [*state["messages"], *fresh], "turn": n, "plan": {**state["plan"], "done": n}}
-
-
-def run(store: holdfast.Store) -> tuple[int, float]:
-    """Run the agent. Returns how many bytes its state would take, saved whole at every step; and the time to save."""
-    codec = holdfast.Codec()
-    whole, took = 0, 0.0
-    state: dict[str, Any] = {
-        "messages": [],
-        "plan": {"goal": "answer everything", "done": 0},
-        "document": prose(50_000, 0),
-    }
-    for n in range(TURNS):
-        state = turn(state, n)
-        start = time.perf_counter()
-        store.put("agent", state, metadata={"turn": n})
-        took += time.perf_counter() - start
-        whole += len(codec.pack(state))
-    return whole, took
+DATABASE, LOG = Path("build/demo.db"), Path("build/demo-tools.log")
+MODULES = list(demo_agent.library())
+CALLS = len(MODULES) * (READINGS + 1)
+console = Console(highlight=False)
 
 
 def main() -> None:
-    FILE.parent.mkdir(exist_ok=True)
-    for file in FILE.parent.glob(f"{FILE.name}*"):
+    begun = time.perf_counter()
+    DATABASE.parent.mkdir(exist_ok=True)
+    for file in DATABASE.parent.glob("demo[.-]*"):
         file.unlink()
-    with holdfast.open(f"sqlite:///{FILE}") as store:
-        headline(f"An agent runs {TURNS} turns, and is saved after each")
-        whole, took = run(store)
-        thread = store.thread("agent")
-        print(f"  its state, whole at every step  {whole / 1e6:8.1f} MB")
-        print(f"  what the store keeps of it      {thread.bytes / 1e6:8.1f} MB, {thread.steps} checkpoints")
-        print(f"  the time to save it             {took:8.2f} s")
+    LOG.touch()
+    console.print(demo_views.title(len(MODULES), CALLS))
+    with holdfast.open(f"sqlite:///{DATABASE}") as store:
+        graph = demo_agent.build(HoldfastSaver(store), ToolLog(LOG))
+        killed = kill(graph)
+        resume(graph)
+        fork(graph, store, killed)
+    compare()
+    console.print(demo_views.goodbye(DATABASE, LOG, time.perf_counter() - begun))
 
-        headline("Resume: the latest state, as it was")
-        latest = store.get("agent")
-        print(f"  {latest.id}: turn {latest.state['turn']}, {len(latest.state['messages'])} messages")
-        print(f"  the last of them: {type(latest.state['messages'][-1]).__name__}")
 
-        headline("Look back: any checkpoint is one read away")
-        for checkpoint in store.log("agent", limit=3):
-            print(f"  {checkpoint.time:%H:%M:%S.%f}  {checkpoint.id}  {checkpoint.metadata}")
-        past = store.get("agent", step=99)
-        print(f"  step 99: {len(past.state['messages'])} messages, plan {past.state['plan']}")
-        lazy = store.get("agent", step=200, lazy=True).state
-        print(f"  step 200, read in part: {lazy.length('messages')} messages, plan {lazy.value('plan')}")
+# Killed, and resumed ------------------------------------------------------------------------------------------
 
-        headline("Try another way from there; nothing is copied")
-        store.fork("agent", past.id, branch="what if")
-        other = store.put("agent", turn(past.state, 1000), branch="what if", tags=["experiment"])
-        print(f"  {other.id} follows {other.parent}, on branch {other.branch}")
-        print(f"  main is where it was: turn {store.get('agent', branch='main').state['turn']}")
 
-        headline("Go back: a new checkpoint with an old state")
-        restored = store.restore("agent", past.id, branch="main")
-        print(f"  {restored.id}: turn {store.get('agent', restored.id).state['turn']}; all before it are kept")
+def kill(graph: Graph) -> StateSnapshot:
+    """Let the agent work in a process of its own, and kill that while it is in a tool. Returns what is left of it."""
+    demo_views.headline(console, 1, "An agent works, and its process is killed")
+    module = random.choice(MODULES[len(MODULES) * 4 // 10 : len(MODULES) * 6 // 10])
+    hangs = demo_agent.call_id(module, f"part-{random.randrange(READINGS)}")
 
-        headline("Change a part: only the part is written")
-        before = store.thread("agent").bytes
-        store.update("agent", {("plan", "note"): "from the demo"}, branch="main")
-        print(f"  {store.thread('agent').bytes - before} bytes")
+    def is_in_it() -> bool:
+        """Whether the tool is running, and those that started with it are done and saved."""
+        return ("started", hangs) in tool_log() and len(demo_views.saved_calls(graph.get_state(CONFIG))) == READINGS - 1
 
-        headline("Values that can not be kept say where they are")
+    process = work("working", is_in_it, hangs)
+    if not is_in_it():
+        raise SystemExit(f"the agent failed, with code {process.returncode}")
+    console.print(demo_views.killed(process.pid, process.returncode, graph.get_state(CONFIG)))
+    return graph.get_state(CONFIG)
+
+
+def resume(graph: Graph) -> None:
+    """Go on in another process, to the end, and show which tools really ran."""
+    demo_views.headline(console, 2, "Another process goes on from there")
+    before = len(tool_log())
+    process = work("going on")
+    if process.returncode != 0:
+        raise SystemExit(f"the agent failed, with code {process.returncode}")
+    started = [call for what, call in tool_log()[before:] if what == "started"]
+    console.print(demo_views.resumed(process.pid, started, Counter(tool_log()), graph.get_state(CONFIG)))
+
+
+def work(what: str, until: Callable[[], bool] = lambda: False, hangs: str = "") -> subprocess.Popen[bytes]:
+    """Run the agent in a process until it ends, or until it is to be killed."""
+    command = [sys.executable, str(ROOT / "examples" / "demo_agent.py"), str(DATABASE), str(LOG), hangs]
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tool calls"))
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with subprocess.Popen(command) as process, bar:
         try:
-            store.put("agent", {"messages": [HumanMessage("x", additional_kwargs={"client": object()})]})
-        except HoldfastError as error:
-            print(f"  {type(error).__name__}: {error}")
+            task = bar.add_task(what, total=CALLS)
+            while process.poll() is None and not until():
+                bar.update(task, completed=sum(what == "finished" for what, _ in tool_log()))
+                time.sleep(0.05)
+            if process.returncode is None:
+                time.sleep(random.uniform(0, 0.5))
+        finally:
+            process.kill()
+    return process
 
-    headline(f"{FILE} is an SQLite file of {FILE.stat().st_size / 1e6:.1f} MB; look at it:")
-    print(f"  sqlite3 {FILE} 'select * from threads'")
-    print(f"  sqlite3 {FILE} 'select time, id, metadata, bytes from log limit 5'")
+
+class Entry(NamedTuple):
+    """A line of the log of tools."""
+
+    what: str
+    call: str
+
+
+def tool_log() -> list[Entry]:
+    """What the tools did, over all processes."""
+    return [Entry(*line.split()[1:]) for line in LOG.read_text(encoding="utf-8").splitlines()]
+
+
+# Forked -------------------------------------------------------------------------------------------------------
+
+
+def fork(graph: Graph, store: holdfast.Store, killed: StateSnapshot) -> None:
+    """Try another ending, from a checkpoint of the past, and compare the two."""
+    demo_views.headline(console, 3, "Back in time, and on in another way")
+    planned = graph.get_state(CONFIG)
+    past = next(each for each in graph.get_state_history(CONFIG) if is_before_the_last_four(each))
+    plan = past.values["plan"]
+    shorter = {**plan, "style": "brief", "todo": plan["todo"][:2]}
+    other = graph.update_state(past.config, {"plan": shorter}, as_node="tools")
+    graph.invoke(None, other, durability="sync")
+    brief = graph.get_state(CONFIG)
+
+    for name, end in (("as planned", planned), ("brief", brief)):
+        store.name(THREAD, name, demo_views.id_of(end))
+    console.print(demo_views.code())
+    console.print(demo_views.tree(store, demo_views.id_of(killed)))
+    console.print()
+    console.print(demo_views.differences(store.get(THREAD, name="as planned"), store.get(THREAD, name="brief")))
+
+
+def is_before_the_last_four(snapshot: StateSnapshot) -> bool:
+    """Whether four modules are left, and the next one has not been begun."""
+    return len(snapshot.values["plan"]["todo"]) == 4 and snapshot.values["messages"][-1].name == "write_entry"
+
+
+# Measured -----------------------------------------------------------------------------------------------------
+
+
+def compare() -> None:
+    """The same work beside LangGraph's own saver."""
+    demo_views.headline(console, 4, "Beside LangGraph's SqliteSaver")
+    with console.status("running the same agent without a saver, with Holdfast, with SqliteSaver"):
+        figures = demo_measure.measure()
+    console.print(demo_views.figures(*figures))
 
 
 if __name__ == "__main__":

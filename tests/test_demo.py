@@ -1,0 +1,90 @@
+"""The demo does what it shows: an agent is killed in a tool, goes on without running a tool twice, and is forked."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def facts(printed: str) -> dict[str, str]:
+    """The lines of the form `name   value`."""
+    return dict(re.findall(r"^ {3}(\S+(?: \S+)*) {2,}(\S.*?) *$", printed, re.MULTILINE))
+
+
+def run(directory: Path) -> str:
+    """Run the demo in a directory. Returns what it printed."""
+    plain = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "TTY_COMPATIBLE"}}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"],
+        cwd=directory,
+        env={**plain, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# One test, since a run takes a while and must not be made anew in every process of the test run.
+def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
+    printed = run(tmp_path)
+    log = [line.split() for line in (tmp_path / "build/demo-tools.log").read_text(encoding="utf-8").splitlines()]
+    check_kill_and_resume(facts(printed), log)
+    check_fork(tmp_path / "build/demo.db", printed)
+    check_figures(printed)
+    check_form(printed)
+
+
+def check_kill_and_resume(said: dict[str, str], log: list[list[str]]) -> None:
+    killed, resumed = list(dict.fromkeys(process for process, _, _ in log))[:2]
+    assert re.match(rf"{killed}, killed\b", said["this process"])
+    assert said["another process"] == f"{resumed}, ended by itself"
+
+    call = said["it was in the call"]
+    assert re.fullmatch(r"\w+/part-[012]", call)
+    assert [killed, "started", call] in log
+    assert next(each for process, _, each in log if process == resumed) == said["it called first"] == call
+
+    finished = Counter(each for process, what, each in log if what == "finished" and process in (killed, resumed))
+    started = Counter(each for process, what, each in log if what == "started" and process in (killed, resumed))
+    assert len(finished) > 200
+    assert set(finished.values()) == {1}
+    assert [each for each, count in started.items() if count > 1] == [call]
+    assert said["finished twice"] == "none"
+    assert said["tools that ran"] == f"{len(finished)}, for {len(finished)} calls of the agent"
+
+
+def check_fork(database: Path, printed: str) -> None:
+    with holdfast.open(f"sqlite:///{database.as_posix()}") as store:
+        assert len(store.branches("guide")) == 2
+        planned, brief = (store.get("guide", name=name) for name in ("as planned", "brief"))
+        steps = store.thread("guide").steps
+    assert (planned.state["plan"]["style"], brief.state["plan"]["style"]) == ("full", "brief")
+    assert planned.state["plan"]["todo"] == brief.state["plan"]["todo"] == []
+    assert planned.branch != brief.branch
+    assert f"guide  {steps} checkpoints, 2 branches" in printed
+    assert re.search(r"plan\.style +full +brief", printed)
+
+
+def check_figures(printed: str) -> None:
+    found = re.search(r"size of the file +([\d.,]+) MB +([\d.,]+) MB +([\d.,]+) ×", printed)
+    assert found is not None
+    ours, theirs, ratio = (float(figure.replace(",", "")) for figure in found.groups())
+    assert ratio == pytest.approx(theirs / ours, rel=0.05)
+    assert ratio > 20
+
+
+def check_form(printed: str) -> None:
+    """It reads well in a file, too."""
+    assert "\x1b" not in printed
+    assert "\r" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
