@@ -23,7 +23,6 @@ from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
-from holdfast.model.packed import pack_state
 
 T = TypeVar("T")
 
@@ -82,7 +81,8 @@ class Operations:
         revision of it. `name` and `tags` are given to the checkpoint as it is saved. With `if_changed`, a state that is
         just the parent's is not saved: the parent is returned.
         """
-        line, packed = self._line(thread), pack_state(self._codec, arguments.mapping(state, "state"))
+        line = self._line(thread)
+        packed = self.engine.recent(line).pack(arguments.mapping(state, "state"))
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
         return await self._save(Saving(line, packed, **about, if_changed=if_changed))
 
@@ -524,7 +524,8 @@ class Transaction:
         """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
         self._check_open()
         line = self._store._line(thread)
-        packed = pack_state(self._store._codec, arguments.mapping(state, "state"))
+        store = self._store
+        packed = store.engine.recent(line).pack(arguments.mapping(state, "state"))
         self._savings.append(Saving(line, packed, **self._store._about(line, **about), if_changed=if_changed))
 
     def update(

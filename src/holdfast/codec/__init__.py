@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.codec.batches import Seen, look_at_new, pack_again
+from holdfast.codec.copies import Made
 from holdfast.codec.inert import Inert
 from holdfast.codec.packing import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
 from holdfast.codec.unpacking import Unpacker
 from holdfast.errors import HoldfastError, Invalid, TooDeep
 
-__all__ = ["Codec", "Inert", "Limits", "Registry", "default_codec"]
+__all__ = ["Codec", "Inert", "Limits", "Made", "Registry", "Seen", "default_codec"]
+
+
+_MANY = 32
+"""From so many values on, what the garbage collector does meanwhile takes noticeable time."""
+
+
+@contextmanager
+def _collector_paused(paused: bool) -> Iterator[None]:
+    """Keep the garbage collector from looking, over and over, at values that are just being made: none is garbage."""
+    paused = paused and gc.isenabled()
+    if paused:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,14 @@ class Codec:
         except (HoldfastError, RuntimeError) as error:
             raise self._located(values, error) from error.__cause__
 
+    def pack_again(self, values: list[Any], seen: Seen | None) -> tuple[list[bytes], Seen | None]:
+        """The same as `pack_items`, and what makes it quicker next time.
+
+        Messages that were packed before, and are found to be the same still, are not encoded again.
+        """
+        now = pack_again(values, seen, self.limits.max_bytes)
+        return (self.pack_items(values), None) if now is None else (now.packed, now)
+
     def _located(self, value: Any, error: HoldfastError | RuntimeError) -> HoldfastError:
         if isinstance(error, RecursionError):
             # Within the format's limits, but there is not enough of Python's stack left to get there.
@@ -81,9 +110,22 @@ class Codec:
             unpacker = self._unpackers.pop()
         except IndexError:
             unpacker = Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
-        values = unpacker.unpack_batch(items)
+        items = list(items)
+        with _collector_paused(len(items) > _MANY):
+            values = unpacker.unpack_batch(items)
         self._unpackers.append(unpacker)  # one that failed is not used again
         return values
+
+    def unpack_again(self, items: list[bytes], made: Made | None) -> tuple[list[Any], Made | None, Seen | None]:
+        """The same as `unpack_items`, and what makes it, and then packing them again, quicker next time.
+
+        Messages that were unpacked before are not decoded again. Fresh objects are made all the same.
+        """
+        room = self.limits.max_bytes
+        with _collector_paused(len(items) > _MANY):
+            values, made = Unpacker(self.registry, room, self._may_revive).unpack_again(items, made)
+            seen = None if made is None else look_at_new(values.copy(), items, made.weight, room)
+        return values, made, seen
 
     def to_json(self, value: Any) -> Any:
         """The value as a tree of JSON values with type marks (`{"$tuple": [1, 2]}`), from which nothing is lost."""

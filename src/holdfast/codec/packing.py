@@ -9,16 +9,14 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from gc import get_referents
-from itertools import islice, repeat
-from operator import attrgetter, is_, length_hint
-from threading import active_count
-from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from msgspec.msgpack import Encoder, Ext
+from msgspec.msgpack import Ext
 
-from holdfast.codec import revival, wire
+from holdfast.codec import batches, revival, wire
+from holdfast.codec.batches import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
 from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Dumper, Packing
 from holdfast.codec.plan import Plan
@@ -29,16 +27,8 @@ from holdfast.codec.stdlib import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.errors import CircularReference, HoldfastError, TooDeep, TooLarge, Unsupported
 
-_encode = Encoder().encode
-
-_SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
-_NUMBERS = frozenset({int, float, bool, NoneType})
-_PLAIN = _SCALARS | {list, dict}
 _ARRAY_LIBRARIES = ("numpy", "pandas")
 _CODE = (type, FunctionType, BuiltinFunctionType, MethodType)
-
-# What the encoder raises for an integer over 64 bits and for a string that is not valid Unicode.
-_NOT_NATIVE = (OverflowError, UnicodeEncodeError)
 
 MAX_VALUES = 1 << 24
 """How many values one value may hold: a bound on the time that parts used many times over can take."""
@@ -47,13 +37,6 @@ _CONTAINER = 8
 """How many values a container or typed value counts for: what it takes to look at one."""
 
 _SPLIT = "Split it, or keep it as an artifact beside the state"
-
-_BATCH = 512
-_AT_ONCE = 128
-"""Containers spread out at a time: a long one that is used many times over must be noticed early."""
-
-_MANY = 64 * _BATCH
-"""How many values a batch may hold in all before its items are weighed one by one."""
 
 
 class Packer:
@@ -82,9 +65,9 @@ class Packer:
         Python code per value, by asking the garbage collector what refers to what.
         """
         packed: list[bytes] = []
-        for start in range(0, len(values), _BATCH):
-            part = values[start : start + _BATCH]
-            batch = _encode_batch(part, self._max_bytes)
+        for start in range(0, len(values), BATCH):
+            part = values[start : start + BATCH]
+            batch = encode_batch(part, self._max_bytes)
             if batch is None or max(map(len, batch)) > self._max_bytes:
                 packed += map(self.pack_top, part)
             else:
@@ -97,16 +80,16 @@ class Packer:
         if kind is list or kind is dict:
             room, left = self._room, self._left
             try:
-                return _encode(self._private(value, 1, careful=False))
-            except _NOT_NATIVE:
+                return encode(self._private(value, 1, careful=False))
+            except NOT_NATIVE:
                 self._room, self._left = room, left
-                return _encode(self._private(value, 1, careful=True))
-        if kind in _SCALARS:
+                return encode(self._private(value, 1, careful=True))
+        if kind in SCALARS:
             if kind is str or kind is bytes:
                 self.spend(len(value))
             try:
-                return _encode(value)
-            except _NOT_NATIVE:
+                return encode(value)
+            except NOT_NATIVE:
                 pass
         return wire.ext(*self._typed(value))
 
@@ -121,7 +104,7 @@ class Packer:
         own: Any = value.copy()
         places: Any
         if type(own) is dict:
-            if not _SCALARS.issuperset(map(type, own)) or (careful and not all(map(_is_native, own))):
+            if not SCALARS.issuperset(map(type, own)) or (careful and not all(map(_is_native, own))):
                 return self._ext(own)
             self.spend(sum(len(key) for key in own if type(key) is str or type(key) is bytes))
             places = own.items()
@@ -129,7 +112,7 @@ class Packer:
             places = enumerate(own)
         self._count(len(own) + _CONTAINER)
         self.spend(len(own))
-        if not careful and len(own) > 16 and _NUMBERS.issuperset(map(type, own.values() if type(own) is dict else own)):
+        if not careful and len(own) > 16 and NUMBERS.issuperset(map(type, own.values() if type(own) is dict else own)):
             return own
         weight = 0
         for place, item in places:
@@ -140,7 +123,7 @@ class Packer:
                     own[place] = self._ext(item)
             elif kind is dict or kind is list:
                 own[place] = self._private(item, depth + 1, careful=careful) if item else kind()
-            elif kind not in _NUMBERS or (careful and not _is_native(item)):
+            elif kind not in NUMBERS or (careful and not _is_native(item)):
                 own[place] = self._ext(item)
         self.spend(weight)
         return own
@@ -241,8 +224,8 @@ def _learn(kind: type) -> Dumper:
     if shape is None:
         return lambda packer, obj: (plan.tag, packer.pack(plan.dump(obj)))
     if isinstance(plan, PydanticPlan) and not plan.has_private:
-        _SHAPED_MODELS[kind] = shape
-        _SHAPED_COUNTS[kind] = len(plan.names)
+        batches.SHAPED_MODELS[kind] = shape
+        batches.SHAPED_COUNTS[kind] = len(plan.names)
 
     def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
@@ -251,84 +234,6 @@ def _learn(kind: type) -> Dumper:
         return Tag.SHAPED, packer.pack([None, shape, fields])
 
     return dump_shaped
-
-
-# Many at once -------------------------------------------------------------------------------------------------
-
-_SHAPED_MODELS: dict[type, int] = {}  # only classes of shapes.py come in here
-_SHAPED_COUNTS: dict[type, int] = {}
-_fields_of = attrgetter("__dict__")
-_extra_of = attrgetter("__pydantic_extra__")
-
-
-def _encode_batch(values: list[Any], room: int) -> list[bytes] | None:
-    """The values as bytes that stand on their own, if all of them are plain or all are messages; else None."""
-    kinds = list(map(type, values))
-    distinct = set(kinds)
-    try:
-        if distinct <= _SHAPED_MODELS.keys():
-            fields = list(map(_fields_of, values))
-            counts = list(map(_SHAPED_COUNTS.__getitem__, kinds))
-            if list(map(len, fields)) != counts or any(map(_extra_of, values)):
-                return None
-            levels = _plain_levels(get_referents(*fields), room, of_messages=True)
-            if not levels:
-                return None
-            rows = zip(repeat(None), map(_SHAPED_MODELS.__getitem__, kinds), fields, strict=False)
-            encoded = list(map(_encode, rows))
-            return encoded if _unchanged(levels) else None
-        if distinct <= _SCALARS:
-            return list(map(_encode, values))
-        if distinct <= _PLAIN:
-            levels = _plain_levels(values, room)
-            encoded = list(map(_encode, values)) if levels else []
-            if not levels or not _unchanged(levels):
-                return None
-            return list(map(wire.top, encoded)) if list in distinct else encoded
-    except (*_NOT_NATIVE, TypeError):
-        pass  # TypeError: another thread put in something that was not there when it was looked at
-    return None
-
-
-def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> list[list[Any]] | None:
-    """Everything in here, level by level, if it is plain, not too deep and not too much; else None.
-
-    Whatever there is is weighed before it is spread out or encoded. Only the fields of messages are not: they are few.
-    """
-    levels = [level]
-    weigh = not of_messages
-    many = 0
-    while len(levels) <= wire.MAX_DEPTH - 2 * of_messages:
-        if not set(map(type, level)) <= _PLAIN:
-            return None
-        if weigh:
-            room -= sum(map(length_hint, level))
-            if room < 0:
-                return None
-        at_once = _AT_ONCE if weigh else len(level)
-        weigh = True
-        below: list[Any] = []
-        for start in range(0, len(level), at_once):
-            below += get_referents(*level[start : start + at_once])
-            if many + len(below) > _MANY:
-                return None
-        if not below:
-            return levels
-        many += len(below)
-        levels.append(below)
-        level = below
-    return None
-
-
-def _unchanged(levels: list[list[Any]]) -> bool:
-    """Whether the same things still refer to the same: no other thread changed them while they were encoded."""
-    if active_count() == 1:
-        return True
-    for above, below in zip(levels, [*levels[1:], []], strict=True):
-        now = get_referents(*above)
-        if len(now) != len(below) or not all(map(is_, now, below)):
-            return False
-    return True
 
 
 # Where in a value packing failed ------------------------------------------------------------------------------

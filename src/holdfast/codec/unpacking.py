@@ -6,14 +6,17 @@ whatever is wrong is a typed error. What is sound and merely not available here 
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable
-from threading import get_ident, main_thread
+from collections.abc import Callable, Sequence
+from threading import _DummyThread, current_thread, get_ident, main_thread, stack_size
 from typing import Any, NamedTuple
 
+from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
 from holdfast.codec import revival, wire
+from holdfast.codec.copies import Made, take_apart
 from holdfast.codec.inert import Inert
 from holdfast.codec.kinds import Loader, NotHere, Unpacking
 from holdfast.codec.plan import Misfit, Plan
@@ -30,8 +33,35 @@ _SHALLOW = 64
 _MODEST_RECURSION = 10_000
 """With a recursion limit up to this, Python itself stops the decoder before a main thread's stack is full."""
 
+_WORTH_BATCHING = 8
+"""From so many messages on, they are made together."""
+
 # What may go wrong in the shortcut of `unpack_batch`; the long way then says what it was.
 _ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, Misfit, NotHere)
+
+
+_ROOMY_STACK = 8 << 20
+"""A main thread's stack on most systems: what Python's own limit of recursion is made for."""
+
+
+def _thread_stack() -> int:
+    """How large the stacks of threads are that Python starts, if this is known; else 0."""
+    if sys.platform != "linux" or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+        return 0
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return 0 if soft == resource.RLIM_INFINITY else soft
+
+
+_THREAD_STACK = _thread_stack()  # as it is when the process starts, which is when it counts
+
+
+def _has_room() -> bool:
+    """Whether the stack of this thread is as large as a main thread's."""
+    if get_ident() == main_thread().ident:
+        return True
+    return _THREAD_STACK >= _ROOMY_STACK and not stack_size() and not isinstance(current_thread(), _DummyThread)
 
 
 class Unpacker:
@@ -50,13 +80,54 @@ class Unpacker:
 
     def unpack(self, data: bytes) -> Any:
         """The value that these bytes hold."""
-        return self.unpack_batch((data,))[0]
+        return self.unpack_batch([data])[0]
 
-    def unpack_batch(self, items: Iterable[bytes]) -> list[Any]:
+    def unpack_batch(self, items: list[bytes]) -> list[Any]:
         """The values that these packed bytes hold, each standing on its own."""
         # Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
-        self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
+        self._guarded = _has_room() and sys.getrecursionlimit() <= _MODEST_RECURSION
         self._makers.clear()  # looked up once a call: classes may be reloaded
+        if self._guarded and len(items) >= _WORTH_BATCHING:
+            shaped = [data for data in items if data[:2] == wire.SHAPED_MARK]
+            parts = self._shaped_parts(shaped) if len(shaped) >= _WORTH_BATCHING else None
+            if parts is not None:
+                made = PydanticPlan.make_many(*parts)
+                if len(made) == len(items):
+                    return made
+                others = iter(self._unpack_each([data for data in items if data[:2] != wire.SHAPED_MARK]))
+                each = iter(made)
+                return [next(each) if data[:2] == wire.SHAPED_MARK else next(others) for data in items]
+        return self._unpack_each(items)
+
+    def unpack_again(self, items: list[bytes], made: Made | None) -> tuple[list[Any], Made | None]:
+        """The same, and what makes it quicker next time, if all of them are messages."""
+        count = 0 if made is None else made.count(items)
+        if made is None or not count:
+            made = None
+        if made is None or count < len(items):
+            self._guarded = _has_room() and sys.getrecursionlimit() <= _MODEST_RECURSION
+            parts = self._shaped_parts(items[count:]) if self._guarded else None
+            more = None if parts is None else take_apart(items[count:], *parts)
+            if more is None:
+                return self.unpack_batch(items), None
+            made = more if made is None else made.first(count).and_then(more)
+        return made.fresh(len(items)), made
+
+    def _shaped_parts(self, items: list[bytes]) -> tuple[list[PydanticPlan], Sequence[dict[str, Any]]] | None:
+        """Values of well-known classes, as their plans and fields; None if one needs a closer look."""
+        if max(map(len, items)) > self._max_bytes:
+            return None
+        try:
+            marks, numbers, fields = zip(*map(self._decode, items), strict=True)
+            if marks.count(None) != len(items) or {*map(type, numbers)} != {int} or {*map(type, fields)} != {dict}:
+                return None
+            by_number = {number: _shaped_plan(number) for number in set(numbers)}
+            plans = [by_number[number] for number in numbers]
+            return (plans, fields) if PydanticPlan.fit(plans, fields) else None
+        except (HoldfastError, MsgspecError, *_ANY_TROUBLE):
+            return None  # the long way says what it was
+
+    def _unpack_each(self, items: list[bytes]) -> list[Any]:
         values: list[Any] = []
         decode, makers = self._decode, self._makers
         for data in items:
@@ -242,6 +313,15 @@ def _maker(number: int) -> Callable[[Any], Any]:
         return plan.load([shape.ref, fields, (1 << len(fields)) - 1, None, None])
 
     return make
+
+
+def _shaped_plan(number: int) -> PydanticPlan:
+    """The plan of a shape whose class is as it was when the shape was listed."""
+    shape = SHAPES.get(number)
+    plan = None if shape is None else _plan(shape.ref, shape.kind)
+    if shape is None or not isinstance(plan, PydanticPlan) or plan.names != shape.names:
+        raise NotHere
+    return plan
 
 
 def _load_array(tag: Tag, library: str) -> Loader:

@@ -446,7 +446,9 @@ def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap |
         held = Held(EMPTY, 0, known=({}, ()))
     child = Held(held.root, held.form, (*held.tail, (origin, edit)), held.tail_weight + size, fresh=held.fresh)
     if packed is not None:
-        child.known, child.known_weight = (packed, ()), weigh(packed)
+        # About what it was, and what was added; it is weighed anew when it is folded.
+        child.known = (packed, ())
+        child.known_weight = held.known_weight + size if held.known_weight else weigh(packed)
     elif held.known is not None:
         base, since = held.known
         child.known, child.known_weight = (base, (*since, edit)), held.known_weight
@@ -458,4 +460,4 @@ def _folded(held: Held, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) 
     known = held.known
     if known is not None and len(known[1]) >= len(held.tail):
         known = None  # applying so many changes would cost more than reading the nodes
-    return Held(root, form, (), 0, known, held.known_weight if known else 0, fresh)
+    return Held(root, form, (), 0, known, weigh(known[0]) if known else 0, fresh)

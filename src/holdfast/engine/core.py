@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.codec import Codec
 from holdfast.engine.append import Appender, Edit
 from holdfast.engine.copying import Copier
 from holdfast.engine.ground import Ground
@@ -12,6 +13,7 @@ from holdfast.engine.heads import Heads
 from holdfast.engine.lines import Lines
 from holdfast.engine.partial import Partial, change_parts
 from holdfast.engine.rebase import Rebaser
+from holdfast.engine.recent import Recent
 from holdfast.engine.records import Line, Point
 from holdfast.engine.rewrite import Rewriter
 from holdfast.engine.states import States
@@ -32,6 +34,10 @@ class Engine:
         self.rewriter = Rewriter(ground, self.lines, self.states)
         self.copier = Copier(ground, self.lines)
         self.writes = Writes(ground, self.lines)
+
+    def recent(self, line: Line, codec: Codec | None = None) -> Recent:
+        """What was packed and unpacked last of a line."""
+        return Recent(self.ground.cache, codec or self.ground.codec, line)
 
     def partial(self, line: Line, point: Point) -> Partial:
         """The state at a step, read as far as it is asked for."""

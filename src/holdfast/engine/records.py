@@ -123,8 +123,8 @@ def info_row(line: Line, info: Info) -> Row:
 # Steps --------------------------------------------------------------------------------------------------------
 
 
-_WORTH_COMPRESSING = 1024
-"""A step of fewer bytes is stored as it is: compressing would take a tenth of an append and save little."""
+_WORTH_COMPRESSING = 512
+"""A step of fewer bytes is stored as it is: compressing would take time and save little."""
 
 
 def step_body(line: Line, step: Step, max_bytes: int) -> bytes:

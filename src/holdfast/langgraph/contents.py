@@ -33,7 +33,8 @@ class Serialized:
 def kept(checkpoint: Checkpoint, parent: str | None) -> dict[str, Any]:
     """What a checkpoint holds besides its id, its time and the values of its channels.
 
-    `parent` is the id that it was said to follow, where that is not the step that it follows in the store.
+    `parent` is the id that it was said to follow, where that is not the step that it follows in the store; empty, if it
+    was said to follow none.
     """
     entries: dict[str, Any] = {name: value for name, value in checkpoint.items() if name not in _OWN}
     for channel, version in checkpoint["channel_versions"].items():

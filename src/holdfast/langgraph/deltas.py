@@ -87,12 +87,14 @@ class Deltas:
         """The states of a checkpoint and of those before it, as LangGraph was told they follow, and their writes."""
         lines, states, writes = self._engine.lines, self._engine.states, self._engine.writes
         ahead: deque[tuple[Point, PackedMap, list[Write]]] = deque()
+        seen: set[str] = set()
         while True:
             if not ahead:
                 points = await lines.run_up(line, point, _PAGE)
                 of_each = await writes.of_many(line, [each.id for each in points])
                 ahead.extend(zip(points, await states.series(line, points), of_each, strict=True))
             at, state, pending = ahead.popleft()
+            seen.add(at.id)
             yield state, pending
             kept = state.get(pack_name(contents.KEPT))
             parent = None if kept is None else contents.follows(unpack(self._codec, kept))
@@ -101,7 +103,7 @@ class Deltas:
                     continue
                 (head,) = await self._engine.heads.describe(line, [at])
                 parent = head.parent
-            if parent is None:
+            if not parent or parent in seen:  # whoever names parents may make them go round in a circle
                 return
             ahead.clear()
             try:

@@ -25,6 +25,7 @@ from holdfast.codec import Codec
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import arun, both, run
+from holdfast.engine.heads import Head
 from holdfast.engine.lines import ROOT
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.engine.writes import Write
@@ -34,7 +35,7 @@ from holdfast.langgraph.contents import KEPT
 from holdfast.langgraph.deltas import Deltas, History
 from holdfast.langgraph.listing import Listing
 from holdfast.langgraph.pruning import Pruner
-from holdfast.model.packed import PackedMap, pack_state, unpack, unpack_state
+from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.opening import open as open_store
 from holdfast.store import Operations
 
@@ -111,7 +112,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         except (NotFound, Conflict):
             # The parent is gone, or never was, or the id was saved after another one before: LangGraph keeps what it
             # is told. So does this, beside the step.
-            saving.state = await self._state(line, checkpoint, None, follows=parent)
+            saving.state = await self._state(line, checkpoint, None, follows=parent or "")
             there = await self._engine.lines.existing(line, id, None)
             saving.parent = ROOT if there is None else None
             await self._engine.rebaser.save(saving)
@@ -125,20 +126,21 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     ) -> PackedMap:
         values = contents.values_of(checkpoint)
         entries = contents.kept(checkpoint, follows)
+        # Taken apart, so that each entry is compared by itself. First, so that channels which come do not move it.
+        packed: PackedMap = {
+            pack_name(KEPT): dict(zip(map(pack_name, entries), self._codec.pack_items(entries.values()), strict=True))
+        }
         if self._dumps is None:
-            return pack_state(self._codec, {**values, KEPT: entries})
+            return packed | self._engine.recent(line, self._codec).pack(values)
         before, versions = await self._before(line, parent)
         changed = {
             channel: contents.serialized(self._dumps, value)
             for channel, value in values.items()
             if versions.get(channel, channel) != checkpoint["channel_versions"].get(channel)
         }
-        packed = pack_state(self._codec, {**dict.fromkeys(values), **changed, KEPT: entries})
-        for (channel, old), name in zip(packed.items(), values, strict=False):
-            del old
-            if name not in changed:
-                packed[channel] = before[channel]
-        return packed
+        fresh = pack_state(self._codec, {**dict.fromkeys(values), **changed})
+        same = {pack_name(channel) for channel in values if channel not in changed}
+        return packed | fresh | {name: before[name] for name in same}
 
     async def _before(self, line: Line, parent: str | None) -> tuple[PackedMap, Mapping[str, Any]]:
         """The packed state of the parent, and the versions of its channels."""
@@ -146,9 +148,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             return {}, {}
         point = await self._engine.lines.find(line, parent)
         packed = await self._engine.states.packed(line, point)
-        name = next(iter(pack_state(self._codec, {KEPT: None})))
-        entries = unpack_state(self._codec, {name: packed[name]})[KEPT]
-        return packed, contents.versions_of(entries)
+        return packed, contents.versions_of(unpack(self._codec, packed[pack_name(KEPT)]))
 
     async def _put_writes(
         self,
@@ -202,34 +202,44 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             point = await self._engine.lines.find(line, id)
         except NotFound:
             return None
-        (found,) = await self._tuples(line, [point])
+        (found,) = await self._tuples(line, [point], to_go_on=True)
         return found._replace(config=config) if id is not None else found
 
     get_tuple, aget_tuple = both(_get_tuple)
 
-    async def _tuples(self, line: Line, points: Sequence[Point]) -> builtins.list[CheckpointTuple]:
+    async def _tuples(
+        self, line: Line, points: Sequence[Point], *, to_go_on: bool = False
+    ) -> builtins.list[CheckpointTuple]:
         thread_id, namespace = names.split_name(line.name)
         heads = await self._engine.heads.describe(line, points)
         states = await self._engine.states.series(line, points)
         writes = await self._engine.writes.of_many(line, [point.id for point in points])
         tuples = []
         for head, packed, pending in zip(heads, states, writes, strict=True):
-            state = unpack_state(self._codec, packed)
+            recent = self._engine.recent(line, self._codec)
+            state = recent.unpack(packed) if to_go_on else unpack_state(self._codec, packed)
             checkpoint, follows = contents.checkpoint_of(head.header.id, head.header.stamp, state)
             values = checkpoint["channel_values"]
             if self._dumps is not None or contents.Serialized in map(type, values.values()):
                 values.update((name, contents.loaded(self._dumps, value, name)) for name, value in values.items())
-            parent = follows or head.parent
+            parent = head.parent if follows is None else follows or None
             tuples.append(
                 CheckpointTuple(
                     names.config_of(thread_id, namespace, head.header.id),
                     checkpoint,
-                    self._codec.unpack(head.header.metadata),
+                    self._metadata(head),
                     None if parent is None else names.config_of(thread_id, namespace, parent),
                     self._pending(pending),
                 )
             )
         return tuples
+
+    def _metadata(self, head: Head) -> CheckpointMetadata:
+        """A checkpoint's metadata. Those that were saved past LangGraph get what it expects of every one."""
+        metadata: dict[str, Any] = self._codec.unpack(head.header.metadata)
+        if "step" not in metadata:
+            metadata = {"source": "update", "step": head.point.depth - 1, "parents": {}, **metadata}
+        return cast(CheckpointMetadata, metadata)
 
     def list(
         self,

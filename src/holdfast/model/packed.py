@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from holdfast.codec import Codec, default_codec, wire
 from holdfast.errors import Corrupt, HoldfastError, Invalid
@@ -21,6 +21,20 @@ Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
 
 PackedMap: TypeAlias = "dict[bytes, Packed]"
 """A packed state: its channels by packed name."""
+
+LONG_TEXT = 4096
+"""A string of more characters than this is worth remembering with its packed form."""
+
+
+class Memory(Protocol):
+    """Packs values of a state, by their packed names, and may know better ways than to do it all again."""
+
+    def pack_list(self, key: bytes, values: list[Any]) -> list[bytes]:
+        """A list's items, packed."""
+
+    def pack_text(self, key: bytes, text: str) -> bytes:
+        """A long string, packed."""
+
 
 SMALL = 1024
 """A dict of fewer packed bytes than this is kept whole."""
@@ -32,13 +46,13 @@ _NUMBERS = frozenset({int, float, bool, NoneType})
 _SCALARS = _NUMBERS | {str, bytes}
 
 
-def pack_state(codec: Codec, state: Mapping[str, Any]) -> PackedMap:
+def pack_state(codec: Codec, state: Mapping[str, Any], memory: Memory | None = None) -> PackedMap:
     """A state, packed. Errors name the path from the top of it."""
     for name in state:
         if type(name) is not str:
             raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
     try:
-        return _pack_map(codec, dict(state), list(map(pack_name, state)))
+        return _pack_map(codec, dict(state), list(map(pack_name, state)), memory)
     except HoldfastError:
         codec.pack(dict(state))  # fails for the same reason, and knows the whole path
         raise
@@ -46,7 +60,7 @@ def pack_state(codec: Codec, state: Mapping[str, Any]) -> PackedMap:
 
 def unpack_state(codec: Codec, packed: PackedMap) -> dict[str, Any]:
     """A packed state as fresh objects."""
-    return _unpack_map(codec, packed, map(_unpack_name, packed))
+    return _unpack_map(codec, packed, map(unpack_name, packed))
 
 
 def unpack(codec: Codec, packed: Packed) -> Any:
@@ -79,7 +93,7 @@ def _unpack_map(codec: Codec, packed: PackedMap, keys: Iterable[Any]) -> dict[An
 
 
 @lru_cache(4096)
-def _unpack_name(packed: bytes) -> str:
+def unpack_name(packed: bytes) -> str:
     """A channel's name."""
     name = default_codec.unpack(packed)
     if type(name) is not str:
@@ -93,14 +107,16 @@ def pack_name(name: str) -> bytes:
     return wire.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
 
 
-def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes]) -> PackedMap:
+def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: Memory | None = None) -> PackedMap:
     """Large containers are taken apart; everything else is packed in one batch."""
     packed: PackedMap = {}
     whole: dict[bytes, Any] = {}
     for key, item in zip(keys, value.values(), strict=True):
         packed[key] = b""  # keeps the key's place in the order
         if type(item) is list and item and not _NUMBERS.issuperset(map(type, item)):
-            packed[key] = codec.pack_items(item)
+            packed[key] = codec.pack_items(item) if memory is None else memory.pack_list(key, item)
+        elif memory is not None and type(item) is str and len(item) > LONG_TEXT:
+            packed[key] = memory.pack_text(key, item)
         elif type(item) is dict and len(item) > 16 and _SCALARS.issuperset(map(type, item)):
             packed[key] = _pack_map(codec, item, codec.pack_items(item))
         else:

@@ -1,0 +1,218 @@
+"""Many values to bytes at once.
+
+Proving that a value is plain takes longer than encoding it. For many values of a kind it is done together, level by
+level, with no Python code per value, by asking the garbage collector what refers to what. The same question tells, of
+messages that were packed before, that they have not changed since: what is in them are the very same strings and
+numbers, which can not change, in the same lists and dicts.
+"""
+
+from __future__ import annotations
+
+from gc import get_referents
+from itertools import chain, repeat
+from operator import attrgetter, is_, length_hint
+from threading import active_count
+from types import NoneType
+from typing import Any, NamedTuple
+
+from msgspec.msgpack import Encoder
+
+from holdfast.codec import wire
+
+encode = Encoder().encode
+
+SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
+NUMBERS = frozenset({int, float, bool, NoneType})
+_PLAIN = SCALARS | {list, dict}
+
+NOT_NATIVE = (OverflowError, UnicodeEncodeError)
+"""What the encoder raises for an integer over 64 bits and for a string that is not valid Unicode."""
+
+BATCH = 512
+"""How many values are looked at together."""
+
+_AT_ONCE = 128
+"""Containers spread out at a time: a long one that is used many times over must be noticed early."""
+
+_MANY = 64 * BATCH
+"""How many values a batch may hold in all before its items are weighed one by one."""
+
+SHAPED_MODELS: dict[type, int] = {}
+"""The numbers of shapes by their classes; only classes of shapes.py come in here."""
+
+SHAPED_COUNTS: dict[type, int] = {}
+"""How many fields their instances have."""
+
+_fields_of = attrgetter("__dict__")
+_extra_of = attrgetter("__pydantic_extra__")
+
+
+def encode_batch(values: list[Any], room: int) -> list[bytes] | None:
+    """The values as bytes that stand on their own, if all of them are plain or all are messages; else None."""
+    distinct = set(map(type, values))
+    try:
+        if distinct <= SHAPED_MODELS.keys():
+            levels = _levels_of(values, room)
+            encoded = _encode_messages(values) if levels else []
+            return encoded if levels and _unchanged(levels) else None
+        if distinct <= SCALARS:
+            return list(map(encode, values))
+        if distinct <= _PLAIN:
+            levels = _plain_levels(values, room)
+            encoded = list(map(encode, values)) if levels else []
+            if not levels or not _unchanged(levels):
+                return None
+            return list(map(wire.top, encoded)) if list in distinct else encoded
+    except (*NOT_NATIVE, TypeError):
+        pass  # TypeError: another thread put in something that was not there when it was looked at
+    return None
+
+
+def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> list[list[Any]] | None:
+    """Everything in here, level by level, if it is plain, not too deep and not too much; else None.
+
+    Whatever there is is weighed before it is spread out or encoded. Only the fields of messages are not: they are few.
+    """
+    levels = [level]
+    weigh = not of_messages
+    many = 0
+    while len(levels) <= wire.MAX_DEPTH - 2 * of_messages:
+        if not set(map(type, level)) <= _PLAIN:
+            return None
+        if weigh:
+            room -= sum(map(length_hint, level))
+            if room < 0:
+                return None
+        at_once = _AT_ONCE if weigh else len(level)
+        weigh = True
+        below: list[Any] = []
+        for start in range(0, len(level), at_once):
+            below += get_referents(*level[start : start + at_once])
+            if many + len(below) > _MANY:
+                return None
+        if not below:
+            return levels
+        many += len(below)
+        levels.append(below)
+        level = below
+    return None
+
+
+def _unchanged(levels: list[list[Any]]) -> bool:
+    """Whether the same things still refer to the same: no other thread changed them while they were encoded."""
+    return active_count() == 1 or _same_below(levels)
+
+
+def _same_below(levels: list[list[Any]]) -> bool:
+    below = [*levels[1:], []]
+    return all(_same(get_referents(*level), under) for level, under in zip(levels, below, strict=True))
+
+
+def _same(now: list[Any], then: list[Any]) -> bool:
+    return len(now) == len(then) and all(map(is_, now, then))
+
+
+# Messages -------------------------------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """Messages, all that was in them when they were packed, and their bytes."""
+
+    messages: list[Any]
+    kinds: list[type]
+    levels: list[list[Any]]
+    """What is in their fields, what is in that, and so on."""
+    dicts: list[dict[Any, Any]]
+    keys: list[Any]
+    """The dicts in there that are not empty, and their keys, which what is in them does not tell."""
+    packed: list[bytes]
+    weight: int
+    """How many bytes those are."""
+
+    def starts(self, values: list[Any]) -> bool:
+        """Whether values start with these messages, and what is in them is still the same."""
+        messages = self.messages
+        if len(values) < len(messages) or not all(map(is_, values, messages)):
+            return False
+        if not all(map(is_, map(type, messages), self.kinds)) or any(map(_extra_of, messages)):
+            return False
+        return (
+            _same(get_referents(*map(_fields_of, messages)), self.levels[0])
+            and _same_below(self.levels)
+            and _same(list(chain.from_iterable(self.dicts)), self.keys)
+        )
+
+    def and_then(self, more: Seen) -> Seen:
+        """These messages and others after them."""
+        deep, shallow = sorted((self.levels, more.levels), key=len, reverse=True)
+        return Seen(
+            self.messages + more.messages,
+            self.kinds + more.kinds,
+            [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
+            self.dicts + more.dicts,
+            self.keys + more.keys,
+            self.packed + more.packed,
+            self.weight + more.weight,
+        )
+
+
+def _levels_of(messages: list[Any], room: int) -> list[list[Any]] | None:
+    """What is in the fields of messages, level by level; None if they do not have just the fields of their classes."""
+    fields = list(map(_fields_of, messages))
+    counts = list(map(SHAPED_COUNTS.__getitem__, map(type, messages)))
+    if list(map(len, fields)) != counts or any(map(_extra_of, messages)):
+        return None
+    return _plain_levels(get_referents(*fields), room, of_messages=True)
+
+
+def _encode_messages(messages: list[Any]) -> list[bytes]:
+    numbers = map(SHAPED_MODELS.__getitem__, map(type, messages))
+    return list(map(encode, zip(repeat(None), numbers, map(_fields_of, messages), strict=False)))
+
+
+def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
+    """Messages as they are now, which must be what the packed bytes hold. None if that can not be told at a glance."""
+    kinds = list(map(type, messages))
+    if not messages or not set(kinds) <= SHAPED_MODELS.keys():
+        return None
+    levels = _levels_of(messages, room)
+    if not levels:
+        return None
+    dicts: list[dict[Any, Any]] = []
+    if len(levels) > 1:
+        dicts = [each for level in levels for each in level if type(each) is dict and each]
+    return Seen(messages, kinds, levels, dicts, list(chain.from_iterable(dicts)), packed, sum(map(len, packed)))
+
+
+def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int) -> Seen | None:
+    """The same for messages that were just made of these bytes, of which less must be asked."""
+    held = get_referents(*map(_fields_of, messages))
+    if get_referents(*held):
+        return look_at(messages, packed, room)
+    return Seen(messages, list(map(type, messages)), [held], [], [], packed, weight)
+
+
+def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:
+    """Messages packed, of which some may have been packed before; None if they can not be packed together."""
+    if seen is not None and not seen.starts(values):
+        seen = None
+    for start in range(0 if seen is None else len(seen.messages), len(values), BATCH):
+        more = _pack_new(values[start : start + BATCH], room)
+        if more is None:
+            return None
+        seen = more if seen is None else seen.and_then(more)
+    return seen
+
+
+def _pack_new(values: list[Any], room: int) -> Seen | None:
+    seen = look_at(values, [], room)
+    if seen is None:
+        return None
+    try:
+        packed = _encode_messages(values)
+        seen = seen._replace(packed=packed, weight=sum(map(len, packed)))
+    except (*NOT_NATIVE, TypeError):
+        return None
+    if max(map(len, seen.packed)) > room:
+        return None
+    return seen if active_count() == 1 or seen.starts(values) else None
