@@ -79,7 +79,7 @@ CHILD = Child(b"i" * 20, 0, 1, b"d" * 20, b"last")
 NODES = [
     encode_node(node)[1]
     for node in (
-        Segment((Item(b"\x01", ORIGIN), Item(b"\xa1x", ORIGIN))),
+        Segment.of((Item(b"\x01", ORIGIN), Item(b"\xa1x", ORIGIN))),
         Leaf((Entry(b"\xa1k", 0, b"\x01", ORIGIN), Entry(b"\xa1l", 1, ListRoot(CHILD), ORIGIN))),
         Leaf((Entry(b"\xa1m", 2, MapRoot(CHILD, 3), ORIGIN),)),
         Index((CHILD, CHILD)),

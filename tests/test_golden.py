@@ -147,7 +147,7 @@ EDIT = EditMap(
     (b"\xa1a",),
 )
 STEP = Step(Header("id", (Parent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
-SEGMENT = Segment((Item(b"\x01", HERE), Item(b"\x02", Origin(1, 2))))
+SEGMENT = Segment.of((Item(b"\x01", HERE), Item(b"\x02", Origin(1, 2))))
 LEAF = Leaf(
     (
         Entry(b"\xa1a", 0, b"\x01", HERE),

@@ -348,7 +348,7 @@ HERE = Origin(0, 0)
 
 
 def test_nodes_of_the_wrong_kind() -> None:
-    segment, nodes = child_of(Segment((Item(b"\x01", HERE),)), 0, 1)
+    segment, nodes = child_of(Segment.of((Item(b"\x01", HERE),)), 0, 1)
     with pytest.raises(Corrupt, match="not of the kind"):
         drive(read(Workspace(), MapRoot(segment, 1)), nodes)
     with pytest.raises(Corrupt, match="not of the kind"):
@@ -364,7 +364,7 @@ def test_nodes_of_the_wrong_kind() -> None:
 
 
 def test_forged_trees_do_not_grow_without_bound() -> None:
-    child, nodes = child_of(Segment(tuple(Item(b"\x01", HERE) for _ in range(64))), 0, 64)
+    child, nodes = child_of(Segment.of(tuple(Item(b"\x01", HERE) for _ in range(64))), 0, 64)
     for height in range(1, 5):
         child, more = child_of(Index((child,) * 64), height, 64 * child.size)
         nodes |= more
@@ -396,7 +396,7 @@ def test_nodes_that_are_missing_or_altered() -> None:
 def test_stored_forms() -> None:
     child = Child(b"i" * 20, 0, 1, b"d" * 20, b"\x01a")
     for node in (
-        Segment((Item(b"\x01", HERE), Item(b"\x02", Origin(3, 4)))),
+        Segment.of((Item(b"\x01", HERE), Item(b"\x02", Origin(3, 4)))),
         Leaf(
             (
                 Entry(b"\xa1a", 0, b"\x01", HERE),

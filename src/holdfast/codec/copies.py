@@ -8,7 +8,7 @@ what nobody can change, their texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_
+from operator import eq
 from typing import Any, NamedTuple
 
 from holdfast.codec.batches import SCALARS
@@ -25,20 +25,19 @@ class Made(NamedTuple):
     weight: int
     """How many bytes are packed."""
 
-    def count(self, packed: list[bytes]) -> int:
-        """How many of the packed messages, from the first on, these are."""
-        return min(len(packed), len(self.packed)) if all(map(is_, packed, self.packed)) else 0
+    @classmethod
+    def of(cls, packed: list[bytes]) -> Made:
+        """Packed messages that were not taken apart yet: most are read once only."""
+        return cls(packed, [], [], [], sum(map(len, packed)))
 
-    def first(self, count: int) -> Made:
-        """The first so many."""
-        if count == len(self.packed):
-            return self
-        packed = self.packed[:count]
-        rest = self.plans[:count], self.fields[:count], self.changeable[:count]
-        return Made(packed, *rest, sum(map(len, packed)))
+    def starts(self, packed: list[bytes]) -> bool:
+        """Whether packed messages start with these."""
+        return len(packed) >= len(self.packed) and all(map(eq, packed, self.packed))
 
     def and_then(self, more: Made) -> Made:
         """These and others after them."""
+        if not self.fields:
+            return more
         return Made(
             self.packed + more.packed,
             self.plans + more.plans,
@@ -47,14 +46,14 @@ class Made(NamedTuple):
             self.weight + more.weight,
         )
 
-    def fresh(self, count: int) -> list[Any]:
-        """The first so many messages, anew."""
-        fields = list(map(dict.copy, self.fields[:count]))
-        for own, names in zip(fields, self.changeable, strict=False):
+    def fresh(self) -> list[Any]:
+        """The messages, anew."""
+        fields = list(map(dict.copy, self.fields))
+        for own, names in zip(fields, self.changeable, strict=True):
             for name in names:
                 value = own[name]
                 own[name] = _copy(value) if value else value.copy()
-        return PydanticPlan.make_many(self.plans[:count], fields)
+        return PydanticPlan.make_many(self.plans, fields)
 
 
 def take_apart(packed: list[bytes], plans: Sequence[PydanticPlan], fields: Sequence[dict[str, Any]]) -> Made | None:

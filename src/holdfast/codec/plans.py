@@ -235,7 +235,7 @@ class PydanticPlan(_DeclaredPlan):
         if slots is None or any(plan.slots != slots for plan in set(plans)):
             return False
         # Names that were decoded before are the same objects, which is quickly seen; once they are the right ones.
-        names = {plan: tuple(found) for plan, found in zip(plans, fields, strict=True)}
+        names = {plan: tuple(found) for plan, found in dict(zip(plans, fields, strict=True)).items()}
         if any(found != plan.names for plan, found in names.items()):
             return False
         return list(map(tuple, fields)) == list(map(names.__getitem__, plans))

@@ -99,19 +99,17 @@ class Unpacker:
                 return [next(each) if data[:2] == wire.SHAPED_MARK else next(others) for data in items]
         return self._unpack_each(items)
 
-    def unpack_again(self, items: list[bytes], made: Made | None) -> tuple[list[Any], Made | None]:
+    def unpack_again(self, items: list[bytes], made: Made) -> tuple[list[Any], Made | None]:
         """The same, and what makes it quicker next time, if all of them are messages."""
-        count = 0 if made is None else made.count(items)
-        if made is None or not count:
-            made = None
-        if made is None or count < len(items):
+        count = len(made.fields)
+        if count < len(items):
             self._guarded = _has_room() and sys.getrecursionlimit() <= _MODEST_RECURSION
             parts = self._shaped_parts(items[count:]) if self._guarded else None
             more = None if parts is None else take_apart(items[count:], *parts)
             if more is None:
                 return self.unpack_batch(items), None
-            made = more if made is None else made.first(count).and_then(more)
-        return made.fresh(len(items)), made
+            made = made.and_then(more)
+        return made.fresh(), made
 
     def _shaped_parts(self, items: list[bytes]) -> tuple[list[PydanticPlan], Sequence[dict[str, Any]]] | None:
         """Values of well-known classes, as their plans and fields; None if one needs a closer look."""

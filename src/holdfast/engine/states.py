@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import methodcaller
 from typing import NamedTuple, TypeVar
 
 from holdfast.backends.port import Backend, Get, Query, Row, Scan
@@ -31,11 +33,14 @@ from holdfast.model.drafts import EMPTY
 from holdfast.model.nodes import MapRoot, NodeId, Origin
 from holdfast.model.objects import is_pointer, parse_pointer
 from holdfast.model.operations import EditMap, LoadLarge, apply_map
-from holdfast.model.packed import Packed, PackedMap
+from holdfast.model.packed import POINTER, Packed, PackedMap
 from holdfast.model.steps import Step
 from holdfast.model.trees import MissingNode, Rounds, Workspace
 
 T = TypeVar("T")
+
+_starts_like_pointer = methodcaller("startswith", POINTER)
+"""The same as `is_pointer`, with no Python code per item."""
 
 _OBJECT = 64
 """About what Python adds to the bytes of each packed value that it holds."""
@@ -363,7 +368,7 @@ def _pointers(packed: Packed) -> Iterable[bytes]:
         if is_pointer(packed):
             yield packed
     elif isinstance(packed, list):
-        yield from filter(is_pointer, packed)
+        yield from compress(packed, map(_starts_like_pointer, packed))
     else:
         for value in packed.values():
             yield from _pointers(value)

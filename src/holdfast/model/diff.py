@@ -72,6 +72,8 @@ def diff_maps(old: PackedMap, new: PackedMap, depth: int = 0) -> EditMap:
     put: list[tuple[bytes, Operation]] = []
     for key, value in new.items():
         before = old.get(key)
+        if before is value or (type(value) is bytes and before == value):
+            continue  # most of them
         change: Operation | None = Set(flatten(value)) if before is None else diff(before, value, depth + 1)
         if change is not None:
             put.append((key, change))

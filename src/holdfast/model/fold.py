@@ -45,7 +45,7 @@ def read_slot(ws: Workspace, slot: Slot) -> Packed:
     if isinstance(slot, bytes):
         return slot
     if isinstance(slot, ListRoot):
-        return [item.value for item in listtree.items(ws, slot)]
+        return listtree.values(ws, slot)
     return read_map(ws, slot)
 
 

@@ -51,7 +51,7 @@ def _diff_list(ws: Workspace, root: ListRoot, new: list[bytes], depth: int) -> R
     last, end = _matching_back(segments[first:], new[start:])
     unlike = segments[first : len(segments) - last]
     yield from ws.fetch(segment.id for segment in unlike)
-    old = [item.value for segment in unlike for item in ws.segment(segment).items]
+    old = [value for segment in unlike for value in ws.segment(segment).values]
     edit = diff_lists(old, new[start : len(new) - end], depth)
     if not isinstance(edit, EditList):
         return NOTHING

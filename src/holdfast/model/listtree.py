@@ -26,6 +26,11 @@ def items(ws: Workspace, root: ListRoot) -> list[Item]:
     return [item for child in ws.bottom(root.child) for item in ws.segment(child).items]
 
 
+def values(ws: Workspace, root: ListRoot) -> list[bytes]:
+    """Their values alone."""
+    return [value for child in ws.bottom(root.child) for value in ws.segment(child).values]
+
+
 def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[Item]]:
     """Some items of a list. Loads only the nodes they lie in."""
     if not 0 <= start <= end <= size(root):
@@ -75,7 +80,7 @@ def _cut(ws: Workspace, child: Child | None, start: int, end: int) -> Rounds[_Ro
         return [child]
     yield from ws.fetch([child.id])
     if not child.height:
-        return [list(ws.segment(child).items[max(start, 0) : end])]
+        return [ws.segment(child).items[max(start, 0) : end]]
     row: _Row = []
     for below in ws.children(child):
         if start < below.size and end > 0:
@@ -149,7 +154,7 @@ def _segments(ws: Workspace, loose: list[Item], *, last: bool) -> list[Child]:
     for group in _by_bytes(loose):
         for part in chunks(group, FANOUT, filled=last):
             digest = digest_items([item.value for item in part])
-            children.append(Child(ws.add(Segment(tuple(part))), 0, len(part), digest))
+            children.append(Child(ws.add(Segment.of(part)), 0, len(part), digest))
     return children
 
 

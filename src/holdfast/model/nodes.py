@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from msgspec import MsgspecError
-from msgspec.msgpack import decode, encode
+from msgspec import Meta, MsgspecError
+from msgspec.msgpack import Decoder, decode, encode
 
 from holdfast.codec import wire
 from holdfast.errors import Corrupt
@@ -88,9 +88,24 @@ class Entry(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Items of a list."""
+    """Items of a list: their values, and the branches and numbers of the steps that wrote them in turns.
 
-    items: tuple[Item, ...]
+    In columns, since most who read them want the values alone.
+    """
+
+    values: list[bytes]
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Segment:
+        """The segment that holds these items."""
+        return cls([item.value for item in items], _origins(items))
+
+    @property
+    def items(self) -> list[Item]:
+        """Each value with its origin."""
+        origins = map(Origin, self.numbers[::2], self.numbers[1::2])
+        return list(map(Item, self.values, origins))
 
 
 class Leaf(NamedTuple):
@@ -118,11 +133,16 @@ def sort_key(key: bytes) -> bytes:
 _SEGMENT, _LEAF, _INDEX = range(3)
 _VALUE, _LIST, _MAP = range(3)
 
+_SEGMENT_MARK = b"\x93\x00"
+"""How a stored segment starts: three parts, of which the first says what it is."""
+
+_decode_segment = Decoder(tuple[int, list[bytes], list[Annotated[int, Meta(ge=0)]]]).decode
+
 
 def encode_node(node: Node) -> tuple[NodeId, bytes]:
     """A node's id and its stored form."""
     if isinstance(node, Segment):
-        columns: list[Any] = [_SEGMENT, [item.value for item in node.items], _origins(node.items)]
+        columns: list[Any] = [_SEGMENT, *node]
     elif isinstance(node, Leaf):
         slots = [_slot(entry.slot) for entry in node.entries]
         ranks = [entry.rank for entry in node.entries]
@@ -137,12 +157,15 @@ def decode_node(id: NodeId, data: bytes) -> Node:
     """A node from its stored form, which must be the one that its id names."""
     if _digest(data) != id:
         raise Corrupt("a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup")
-    wire.check_depth(data)
     try:
+        if data.startswith(_SEGMENT_MARK):
+            # Most nodes are segments. What they hold is known beforehand, and can not nest.
+            _, values, numbers = _decode_segment(data)
+            if len(numbers) != 2 * len(values):
+                raise ValueError("not every item has an origin")
+            return Segment(values, numbers)
+        wire.check_depth(data)
         kind, *columns = decode(data)
-        if kind == _SEGMENT:
-            values, origins = columns
-            return Segment(tuple(Item(*row) for row in zip(map(_bytes, values), _pairs(origins), strict=True)))
         if kind == _LEAF:
             keys, ranks, slots, origins = columns
             rows = zip(map(_bytes, keys), map(_number, ranks), map(_parse_slot, slots), _pairs(origins), strict=True)

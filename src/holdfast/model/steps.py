@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import MsgspecError
-from msgspec.msgpack import decode, encode
+from msgspec.msgpack import Decoder, encode
 
-from holdfast.codec import wire
 from holdfast.errors import Corrupt
 from holdfast.model.operations import EditMap, decode_operation, encode_operation
 
@@ -101,7 +100,7 @@ class Step:
     def decode(cls, data: bytes) -> Step:
         """A step from its stored form, whose commit hash must be its own."""
         fields, flat, commit = _parts(data)
-        if type(flat) is not list or not flat or len(flat) % 2 or any(type(part) is not bytes for part in flat):
+        if not flat or len(flat) % 2:
             raise Corrupt("a stored step holds no changes of a state")
         stored = tuple(zip(flat[::2], flat[1::2], strict=True))
         operations = [(key, decode_operation(operation)) for key, operation in stored]
@@ -146,28 +145,21 @@ def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _parts(data: bytes) -> list[Any]:
-    wire.check_depth(data)
+_Fields: TypeAlias = tuple[str, list[tuple[int, int, bytes]], int, str, str, str, bytes]
+
+# All that a step holds is known beforehand, and can not nest.
+_decode = Decoder(tuple[_Fields, list[bytes], bytes]).decode
+
+
+def _parts(data: bytes) -> tuple[_Fields, list[bytes], bytes]:
     try:
-        parts = decode(data)
+        return _decode(data)
     except (MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"not the stored form of a step: {error}") from None
-    if type(parts) is not list or len(parts) != 3:
-        raise Corrupt("not the stored form of a step: it lacks its parts")
-    return parts
 
 
-_FIELD_TYPES = (str, list, int, str, str, str, bytes)
-
-
-def _header(fields: Any) -> Header:
-    if type(fields) is not list or tuple(map(type, fields)) != _FIELD_TYPES:
-        raise Corrupt("a stored step's header does not have its fields")
-    id, parents, *rest = fields
-    return Header(id, tuple(map(_parent, parents)), *rest)
-
-
-def _parent(parts: Any) -> Parent:
-    if type(parts) is not list or tuple(map(type, parts)) != (int, int, bytes) or len(parts[2]) != _HASH_SIZE:
+def _header(fields: _Fields) -> Header:
+    id, parents, time, stamp, kind, schema, metadata = fields
+    if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
         raise Corrupt("a stored step's parents are not parents")
-    return Parent(*parts)
+    return Header(id, tuple(Parent(*parent) for parent in parents), time, stamp, kind, schema, metadata)

@@ -70,7 +70,7 @@ class Workspace:
     def segment(self, child: Child) -> Segment:
         """A segment that is at hand."""
         node = self._nodes[child.id]
-        if not isinstance(node, Segment) or len(node.items) != child.size:
+        if not isinstance(node, Segment) or len(node.values) != child.size:
             raise _wrong(child)
         return node
 
