@@ -13,7 +13,7 @@ from holdfast.errors import Corrupt
 from holdfast.model.diff import diff_maps
 from holdfast.model.operations import EditMap, Set, encode_operation
 from holdfast.model.packed import pack_state
-from holdfast.model.steps import Header, Parent, Pruned, Step
+from holdfast.model.steps import Header, Parent, Step
 from tests.model.histories import codec, states
 
 headers = st.builds(
@@ -36,7 +36,6 @@ def test_stored_form(header: Header, state: dict[str, Any]) -> None:
     back = Step.decode(step.encode())
     assert back == step
     assert back.commit == step.commit
-    assert Pruned.of(step).commit == step.commit
 
 
 @given(headers, headers)

@@ -5,7 +5,7 @@ from holdfast.model.keys import Key
 from holdfast.model.merge import Clash, Merged, Resolution, merge
 from holdfast.model.operations import EditList, EditMap, EditText, Operation, Set, apply, apply_map
 from holdfast.model.packed import Packed, PackedMap, flatten, pack_state, unpack_state
-from holdfast.model.steps import Header, Parent, Pruned, Step
+from holdfast.model.steps import Header, Parent, Step
 
 __all__ = [
     "Clash",
@@ -19,7 +19,6 @@ __all__ = [
     "Packed",
     "PackedMap",
     "Parent",
-    "Pruned",
     "Resolution",
     "Set",
     "Step",

@@ -2,15 +2,13 @@
 
 A step names its parents and holds what it changed. Its commit hash covers the parents' hashes, its id, a digest of its
 header and a digest of each operation: what the step *means*, not how it is stored. Folding, pruning, re-encrypting or
-moving a line changes no hash, and a payload that was pruned away can be replaced by its digest without breaking the
-chain.
+moving a line changes no hash.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from msgspec import MsgspecError
@@ -112,24 +110,6 @@ class Step:
         if step.commit != commit:
             raise Corrupt("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
         return step
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What is left of a step whose changes were pruned: enough to prove that it was there, and what it was."""
-
-    header: Header
-    digests: Digests
-
-    @classmethod
-    def of(cls, step: Step) -> Pruned:
-        """The rest of a step."""
-        return cls(step.header, step.digests)
-
-    @cached_property
-    def commit(self) -> bytes:
-        """The commit hash, the same as before pruning."""
-        return commit_hash(self.header, self.digests)
 
 
 _HINT = "Verify the line, and repair it from a mirror or a backup"
