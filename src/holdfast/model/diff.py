@@ -50,12 +50,21 @@ def diff(old: Packed, new: Packed, depth: int = 0) -> Operation | None:
             return None
         flat = flatten(new)
         return None if flat == old else Set(flat)
-    edit = _edit(old, new, depth)
+    edit = diff_maps(old, new, depth) if type(old) is dict and type(new) is dict else _edit(old, new, depth)
     if edit == NOTHING:
         return None
-    if edit is None or depth >= MAX_EDITS or _weight(edit) >= _size(new):
+    if edit is None or depth >= MAX_EDITS or not (_is_small(edit, new) or _weight(edit) < _size(new)):
         return Set(flatten(new))
     return edit
+
+
+def _is_small(edit: Operation, new: Packed) -> bool:
+    """Whether an edit leaves so much as it is that it need not be weighed: at least half of the parts."""
+    if isinstance(edit, EditMap) and isinstance(new, dict):
+        return 2 * len(edit.put) <= len(new)
+    if isinstance(edit, EditList) and isinstance(new, list):
+        return 2 * sum(part.length for part in edit.parts if isinstance(part, Keep)) >= len(new)
+    return False
 
 
 def _is_same(old: list[bytes] | PackedMap, short: bytes) -> bool:
