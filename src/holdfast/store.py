@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from functools import partial
+from typing import Any, Self, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
@@ -21,10 +22,8 @@ from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.records import Line, Point, check_name, readable
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
-
-T = TypeVar("T")
 
 
 class About(TypedDict, total=False):
@@ -129,7 +128,7 @@ class Operations:
         """
         line = self._line(thread)
         point = await self._find(line, id, name=name, step=step, time=time)
-        packed = await self._unless_gone(line, point, self.engine.states.values(line, point))
+        packed = await self._lines.reading(line, point, partial(self.engine.states.values, line))
         about = self._about(line, branch=branch, metadata={"restored": point.id}, kind="restore")
         return await self._save(Saving(line, packed, **about))
 
@@ -169,12 +168,12 @@ class Operations:
         """
         line = self._line(thread)
         point = await self._find(line, id, name=name, branch=branch, step=step, time=time)
-        (head,) = await self._unless_gone(line, point, self.engine.heads.describe(line, [point]))
+        head = await self._lines.reading(line, point, partial(self.engine.heads.head, line))
         if lazy:
-            partial = self.engine.partial(line, point)
-            state: Any = LazyState(partial) if isinstance(self, Sync) else AsyncLazyState(partial)
+            part = self.engine.partial(line, point)
+            state: Any = LazyState(part) if isinstance(self, Sync) else AsyncLazyState(part)
         else:
-            state = await self._unless_gone(line, point, self.engine.state(line, point))
+            state = await self._lines.reading(line, point, partial(self.engine.state, line))
         return Checkpoint(*self._fields(line, head), state)
 
     @operation
@@ -443,14 +442,6 @@ class Operations:
         elif branch is not None:
             at = OnBranch(check_name(branch, "name of a branch"))
         return await self._lines.find(line, at)
-
-    async def _unless_gone(self, line: Line, point: Point, reading: Awaitable[T]) -> T:
-        """What is read of a step; `NotFound`, and not `Corrupt`, if it was deleted meanwhile."""
-        try:
-            return await reading
-        except Corrupt:
-            await self._lines.find(line, point.id)
-            raise
 
     async def _refer(self, thread: str, kind: str, name: str, id: str | None, *, move: bool) -> None:
         line = self._line(thread)

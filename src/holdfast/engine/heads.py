@@ -27,6 +27,10 @@ class Heads:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
 
+    async def head(self, line: Line, point: Point) -> Head:
+        """The head of one step."""
+        return (await self.describe(line, [point]))[0]
+
     async def describe(self, line: Line, points: Sequence[Point], rows: Sequence[Row] = ()) -> list[Head]:
         """The heads of steps. Rows with bodies, where at hand, are not read again."""
         if len(points) == 1:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.port import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS, Scalar
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Branch, Info, Line, Point, info_of, info_row
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict, Corrupt, NotFound
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -235,6 +237,17 @@ class Lines:
         if Point.of(rows[0]).pruned:
             raise pruned(line)
         return rows[0]
+
+    async def reading(self, line: Line, point: Point, read: Callable[[Point], Awaitable[T]]) -> T:
+        """What is read of a step. `NotFound`, and not `Corrupt`, if it was deleted or pruned meanwhile."""
+        while True:
+            try:
+                return await read(point)
+            except Corrupt:
+                now = await self.find(line, point.id)
+                if now == point:
+                    raise
+                point = now  # the line was rewritten
 
     async def newest(self, line: Line) -> Point | None:
         """The latest step, if the line has one."""

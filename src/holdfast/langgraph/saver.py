@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import copy
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -29,7 +31,7 @@ from holdfast.engine.heads import Head
 from holdfast.engine.lines import ROOT
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.engine.writes import Write
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.langgraph import contents, names
 from holdfast.langgraph.contents import KEPT
 from holdfast.langgraph.deltas import Deltas, History
@@ -109,11 +111,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         )
         try:
             await self._engine.rebaser.save(saving)
-        except (NotFound, Conflict):
+        except (NotFound, Conflict) as error:
             # The parent is gone, or never was, or the id was saved after another one before: LangGraph keeps what it
             # is told. So does this, beside the step.
-            saving.state = await self._state(line, checkpoint, None, follows=parent or "")
             there = await self._engine.lines.existing(line, id, None)
+            if there is None and isinstance(error, Conflict):
+                raise
+            saving.state = await self._state(line, checkpoint, None, follows=parent or "")
             saving.parent = ROOT if there is None else None
             await self._engine.rebaser.save(saving)
         where = names.configurable(config)
@@ -137,6 +141,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             channel: contents.serialized(self._dumps, value)
             for channel, value in values.items()
             if versions.get(channel, channel) != checkpoint["channel_versions"].get(channel)
+            or pack_name(channel) not in before
         }
         fresh = pack_state(self._codec, {**dict.fromkeys(values), **changed})
         same = {pack_name(channel) for channel in values if channel not in changed}
@@ -146,9 +151,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """The packed state of the parent, and the versions of its channels."""
         if parent is None:
             return {}, {}
-        point = await self._engine.lines.find(line, parent)
-        packed = await self._engine.states.packed(line, point)
-        return packed, contents.versions_of(unpack(self._codec, packed[pack_name(KEPT)]))
+        try:
+            point = await self._engine.lines.find(line, parent)
+        except NotFound:
+            return {}, {}
+        packed = await self._engine.lines.reading(line, point, partial(self._engine.states.packed, line))
+        kept = packed.get(pack_name(KEPT))
+        return packed, {} if kept is None else contents.versions_of(unpack(self._codec, kept))
 
     async def _put_writes(
         self,
@@ -200,12 +209,18 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         line, id = self._line(config), names.checkpoint_of(config)
         try:
             point = await self._engine.lines.find(line, id)
+            found = await self._tuple(line, point, to_go_on=True)
         except NotFound:
             return None
-        (found,) = await self._tuples(line, [point], to_go_on=True)
         return found._replace(config=config) if id is not None else found
 
     get_tuple, aget_tuple = both(_get_tuple)
+
+    async def _tuple(self, line: Line, point: Point, *, to_go_on: bool = False) -> CheckpointTuple:
+        async def read(point: Point) -> builtins.list[CheckpointTuple]:
+            return await self._tuples(line, [point], to_go_on=to_go_on)
+
+        return (await self._engine.lines.reading(line, point, read))[0]
 
     async def _tuples(
         self, line: Line, points: Sequence[Point], *, to_go_on: bool = False
@@ -284,12 +299,29 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         return Listing(self._engine, self._codec, lines, bound, only, metadata or {}, limit)
 
     async def _listed(self, listing: Listing) -> builtins.list[CheckpointTuple]:
-        found = await listing.next()
-        points: dict[Line, builtins.list[Point]] = {}
-        for line, point in found:
-            points.setdefault(line, []).append(point)
-        tuples = {line: iter(await self._tuples(line, several)) for line, several in points.items()}
-        return [next(tuples[line]) for line, _ in found]
+        while found := await listing.next():
+            points: dict[Line, builtins.list[Point]] = {}
+            for line, point in found:
+                points.setdefault(line, []).append(point)
+            tuples = {
+                (line, each.checkpoint["id"]): each
+                for line, several in points.items()
+                for each in await self._those_there(line, several)
+            }
+            if tuples:
+                return [tuples[line, point.id] for line, point in found if (line, point.id) in tuples]
+        return []
+
+    async def _those_there(self, line: Line, points: Sequence[Point]) -> builtins.list[CheckpointTuple]:
+        """Some checkpoints, but for those that were deleted or pruned meanwhile."""
+        try:
+            return await self._tuples(line, points)
+        except (NotFound, Corrupt):
+            found = []
+            for point in points:
+                with suppress(NotFound):
+                    found.append(await self._tuple(line, point))
+            return found
 
     async def _lines(self, config: RunnableConfig | None) -> builtins.list[Line]:
         """The lines that a config names: one, those of a thread, or all."""
