@@ -19,7 +19,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.ids import new_id
-from holdfast.engine.rewrite import _Lease
+from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, Invalid, NotFound, TooLarge
 from holdfast.store import Store
 from tests.engine.lines import KINDS, Clock, backend, store_on
@@ -295,7 +295,7 @@ def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
     ahead, store = store_on(shared, clock=Clock(2 * 10**18)), store_on(shared)
     store.put("t", {"v": 1})
     line = ahead._line("t")
-    run(ahead.engine.rewriter._take(line, _Lease(Row((*line, "lease", "rewrite", ""), ("token", 2 * 10**18)))))
+    run(Lease(ahead.engine.ground, line, "rewrite").take())
     store.compact("t")
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import holdfast
-from holdfast.engine import rewrite
+from holdfast.engine import leases
 from holdfast.errors import Conflict
 
 
@@ -27,7 +27,7 @@ def main(url: str, writer: str) -> None:
     """Save to a thread of one's own and to one that all share; now and then compact, and delete a third."""
     store = holdfast.open(url)
     object.__setattr__(store.engine.ground, "fold_every", 4)  # so that there is much to interrupt
-    rewrite._LEASE_NS = 50_000_000  # so that the living, too, are taken for dead
+    leases._LIFE_NS = 50_000_000  # so that the living, too, are taken for dead
     for number in itertools.count():
         for thread in (writer, "shared", f"{writer} for a while"):
             saved = store.put(thread, state_of(writer, number), metadata={"number": number})

@@ -53,14 +53,16 @@ def encode_batch(values: list[Any], room: int) -> list[bytes] | None:
     try:
         if distinct <= SHAPED_MODELS.keys():
             levels = _levels_of(values, room)
+            lengths = _lengths(levels)
             encoded = _encode_messages(values) if levels else []
-            return encoded if levels and _unchanged(levels) else None
+            return encoded if levels and _unchanged(levels, lengths) else None
         if distinct <= SCALARS:
             return list(map(encode, values))
         if distinct <= _PLAIN:
             levels = _plain_levels(values, room)
+            lengths = _lengths(levels)
             encoded = list(map(encode, values)) if levels else []
-            if not levels or not _unchanged(levels):
+            if not levels or not _unchanged(levels, lengths):
                 return None
             return list(map(wire.top, encoded)) if list in distinct else encoded
     except (*NOT_NATIVE, TypeError):
@@ -98,9 +100,16 @@ def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> 
     return None
 
 
-def _unchanged(levels: list[list[Any]]) -> bool:
+def _unchanged(levels: list[list[Any]], lengths: list[int]) -> bool:
     """Whether the same things still refer to the same: no other thread changed them while they were encoded."""
-    return active_count() == 1 or _same_below(levels)
+    return active_count() == 1 or (_same_below(levels) and _lengths(levels) == lengths)
+
+
+def _lengths(levels: list[list[Any]] | None) -> list[int]:
+    """How much is in each thing: what is in all of them does not tell in which of them it is."""
+    if levels is None or len(levels) == 1:
+        return []  # all are empty, or nothing that something could be in
+    return list(map(length_hint, chain.from_iterable(levels)))
 
 
 def _same_below(levels: list[list[Any]]) -> bool:
@@ -122,9 +131,12 @@ class Seen(NamedTuple):
     kinds: list[type]
     levels: list[list[Any]]
     """What is in their fields, what is in that, and so on."""
+    containers: list[Any]
+    lengths: list[int]
+    """The lists and dicts in there, and how long they are: what is in all of them does not tell in which it is."""
     dicts: list[dict[Any, Any]]
     keys: list[Any]
-    """The dicts in there that are not empty, and their keys, which what is in them does not tell."""
+    """The dicts among them, and their keys."""
     packed: list[bytes]
     weight: int
     """How many bytes those are."""
@@ -136,9 +148,12 @@ class Seen(NamedTuple):
             return False
         if not all(map(is_, map(type, messages), self.kinds)) or any(map(_extra_of, messages)):
             return False
+        fields = list(map(_fields_of, messages))
         return (
-            _same(get_referents(*map(_fields_of, messages)), self.levels[0])
+            list(map(len, fields)) == list(map(SHAPED_COUNTS.__getitem__, self.kinds))
+            and _same(get_referents(*fields), self.levels[0])
             and _same_below(self.levels)
+            and list(map(len, self.containers)) == self.lengths
             and _same(list(chain.from_iterable(self.dicts)), self.keys)
         )
 
@@ -149,6 +164,8 @@ class Seen(NamedTuple):
             self.messages + more.messages,
             self.kinds + more.kinds,
             [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
+            self.containers + more.containers,
+            self.lengths + more.lengths,
             self.dicts + more.dicts,
             self.keys + more.keys,
             self.packed + more.packed,
@@ -178,10 +195,21 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
     levels = _levels_of(messages, room)
     if not levels:
         return None
-    dicts: list[dict[Any, Any]] = []
-    if len(levels) > 1:
-        dicts = [each for level in levels for each in level if type(each) is dict and each]
-    return Seen(messages, kinds, levels, dicts, list(chain.from_iterable(dicts)), packed, sum(map(len, packed)))
+    containers: list[Any] = []
+    if len(levels) > 1:  # else all of them are empty
+        containers = [each for level in levels for each in level if type(each) in (list, dict)]
+    dicts = [each for each in containers if type(each) is dict]
+    return Seen(
+        messages,
+        kinds,
+        levels,
+        containers,
+        list(map(len, containers)),
+        dicts,
+        list(chain.from_iterable(dicts)),
+        packed,
+        sum(map(len, packed)),
+    )
 
 
 def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int) -> Seen | None:
@@ -189,7 +217,7 @@ def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int
     held = get_referents(*map(_fields_of, messages))
     if get_referents(*held):
         return look_at(messages, packed, room)
-    return Seen(messages, list(map(type, messages)), [held], [], [], packed, weight)
+    return Seen(messages, list(map(type, messages)), [held], [], [], [], [], packed, weight)
 
 
 def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:

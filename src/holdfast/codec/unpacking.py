@@ -6,10 +6,9 @@ whatever is wrong is a typed error. What is sound and merely not available here 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
-from threading import _DummyThread, current_thread, get_ident, main_thread, stack_size
+from threading import get_ident, main_thread
 from typing import Any, NamedTuple
 
 from msgspec import MsgspecError
@@ -40,30 +39,6 @@ _WORTH_BATCHING = 8
 _ANY_TROUBLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError, Misfit, NotHere)
 
 
-_ROOMY_STACK = 8 << 20
-"""A main thread's stack on most systems: what Python's own limit of recursion is made for."""
-
-
-def _thread_stack() -> int:
-    """How large the stacks of threads are that Python starts, if this is known; else 0."""
-    if sys.platform != "linux" or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
-        return 0
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return 0 if soft == resource.RLIM_INFINITY else soft
-
-
-_THREAD_STACK = _thread_stack()  # as it is when the process starts, which is when it counts
-
-
-def _has_room() -> bool:
-    """Whether the stack of this thread is as large as a main thread's."""
-    if get_ident() == main_thread().ident:
-        return True
-    return _THREAD_STACK >= _ROOMY_STACK and not stack_size() and not isinstance(current_thread(), _DummyThread)
-
-
 class Unpacker:
     """One unpacking, and how deep it is."""
 
@@ -84,10 +59,9 @@ class Unpacker:
 
     def unpack_batch(self, items: list[bytes]) -> list[Any]:
         """The values that these packed bytes hold, each standing on its own."""
-        # Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
-        self._guarded = _has_room() and sys.getrecursionlimit() <= _MODEST_RECURSION
+        self._look()
         self._makers.clear()  # looked up once a call: classes may be reloaded
-        if self._guarded and len(items) >= _WORTH_BATCHING:
+        if len(items) >= _WORTH_BATCHING:
             shaped = [data for data in items if data[:2] == wire.SHAPED_MARK]
             parts = self._shaped_parts(shaped) if len(shaped) >= _WORTH_BATCHING else None
             if parts is not None:
@@ -99,12 +73,19 @@ class Unpacker:
                 return [next(each) if data[:2] == wire.SHAPED_MARK else next(others) for data in items]
         return self._unpack_each(items)
 
+    def _look(self) -> None:
+        """See whether Python itself keeps the decoder from filling the stack.
+
+        Elsewhere than in the main thread the stack may be small, and documents are looked at before decoding.
+        """
+        self._guarded = get_ident() == main_thread().ident and sys.getrecursionlimit() <= _MODEST_RECURSION
+
     def unpack_again(self, items: list[bytes], made: Made) -> tuple[list[Any], Made | None]:
         """The same, and what makes it quicker next time, if all of them are messages."""
         count = len(made.fields)
         if count < len(items):
-            self._guarded = _has_room() and sys.getrecursionlimit() <= _MODEST_RECURSION
-            parts = self._shaped_parts(items[count:]) if self._guarded else None
+            self._look()
+            parts = self._shaped_parts(items[count:])
             more = None if parts is None else take_apart(items[count:], *parts)
             if more is None:
                 return self.unpack_batch(items), None
@@ -116,6 +97,9 @@ class Unpacker:
         if max(map(len, items)) > self._max_bytes:
             return None
         try:
+            if not self._guarded:
+                for data in items:
+                    wire.check_depth(data)
             marks, numbers, fields = zip(*map(self._decode, items), strict=True)
             if marks.count(None) != len(items) or {*map(type, numbers)} != {int} or {*map(type, fields)} != {dict}:
                 return None

@@ -69,6 +69,12 @@ class Cache:
             if key in self._entries:
                 self._entries.move_to_end(key, last=False)
 
+    def forget(self, owner: Hashable) -> None:
+        """Forget all entries whose key starts with this, or has it in the second place."""
+        with self._lock:
+            for key in [key for key in self._entries if isinstance(key, tuple) and owner in key[:2]]:
+                self.drop(key)
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

@@ -12,6 +12,7 @@ from holdfast.backends.port import Change, Create, Delete, Expect, Put, Row, Sca
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
 from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.engine.ground import Ground
+from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
 from holdfast.engine.records import Line, Point, context_of, info_row
 from holdfast.errors import Conflict
@@ -36,41 +37,60 @@ class Copier:
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
-        for _ in range(_ATTEMPTS):
-            conditions: list[Change] = []
-            made: list[Change] = []
-            for old, new in names.items():
-                info = await self._lines.info(old)
-                conditions.append(self._lines.unchanged(old, info))
-                fresh = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
-                made += [Create(LINES, info_row(new, fresh)), *await self._copy(old, new)]
-            if await self._backend.apply([*conditions, *made]) is None:
-                return
-        raise Conflict("the threads kept changing while they were copied", hint="Try again")
+        leases = {new: Lease(self._ground, new, "copy") for new in names.values()}
+        taken: list[Lease] = []
+        try:
+            for lease in leases.values():
+                await lease.take()
+                taken.append(lease)
+            for _ in range(_ATTEMPTS):
+                if await self._copy_all(names, leases):
+                    return
+            raise Conflict("the threads kept changing while they were copied", hint="Try again")
+        finally:
+            for lease in taken:
+                await lease.give_back()
 
-    async def _copy(self, old: Line, new: Line) -> list[Change]:
+    async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:
+        conditions: list[Change] = [lease.condition() for lease in leases.values()]
+        made: list[Change] = [lease.end() for lease in leases.values()]
+        for old, new in names.items():
+            info = await self._lines.info(old)
+            conditions.append(self._lines.unchanged(old, info))
+            fresh = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
+            made += [Create(LINES, info_row(new, fresh)), *await self._copy(old, new, leases[new])]
+        return await self._backend.apply([*conditions, *made]) is None
+
+    async def _copy(self, old: Line, new: Line, lease: Lease) -> list[Change]:
         """Copy all that is not seen by itself; returns the changes that make the copy seen."""
-        first: list[Change] = [Delete(space, tuple(new)) for space in _UNSEEN]  # of a copy that came to nothing
-        await self._apply(new, first)
+        await self._apply(new, lease, [Delete(space, tuple(new)) for space in _UNSEEN])  # of one that came to nothing
         last: list[Change] = []
         commits: dict[Key, bytes] = {}
-        for space in (STEPS, BRANCHES, REFS):
-            async for page in self._pages(space, old):
-                if space is STEPS:
-                    commits.update((row.key[2:], Point.of(row).hash) for row in page)
-                last += (
-                    Create(space, self._renamed(space, row, new, commits))
-                    for row in page
-                    if space is not REFS or row.key[2] != "lease"
-                )
+        ids: set[str] = set()
+        async for page in self._pages(STEPS, old):
+            commits.update((row.key[2:], Point.of(row).hash) for row in page)
+            ids.update(Point.of(row).id for row in page)
+            last += (Create(STEPS, self._renamed(STEPS, row, new, commits)) for row in page)
+        async for page in self._pages(BRANCHES, old):
+            last += (Create(BRANCHES, self._renamed(BRANCHES, row, new, commits)) for row in page)
+        async for page in self._pages(REFS, old):
+            # What was named, or folded, since the steps were read is left out.
+            last += (
+                Create(REFS, self._renamed(REFS, row, new, commits))
+                for row in page
+                if row.key[2] != "lease" and row.columns[0] in ids
+            )
         for space in _UNSEEN:
             async for page in self._pages(space, old):
-                await self._apply(new, [Put(space, self._renamed(space, row, new, commits)) for row in page])
+                rows = [row for row in page if space is not FOLDS or row.key[2:] in commits]
+                await self._apply(new, lease, [Put(space, self._renamed(space, row, new, commits)) for row in rows])
         return last
 
-    async def _apply(self, new: Line, changes: Sequence[Change]) -> None:
-        if await self._backend.apply([Expect(LINES, tuple(new), None), *changes]) is not None:
+    async def _apply(self, new: Line, lease: Lease, changes: Sequence[Change]) -> None:
+        conditions = [lease.condition(), Expect(LINES, tuple(new), None)]
+        if await self._backend.apply([*conditions, *changes]) is not None:
             raise Conflict("there is a thread of that name already", where=f"thread {new}", hint="Choose another name")
+        await lease.show_life()
 
     async def _pages(self, space: Space, line: Line) -> AsyncIterator[list[Row]]:
         start: Key = ()

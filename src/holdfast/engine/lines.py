@@ -51,6 +51,9 @@ _POINT_WEIGHT = 600
 _NAMES = 1000
 """How many names of lines are read at a time."""
 
+_FEW_NAMES = 16
+"""How many at first, where most of them will not start with the prefix."""
+
 
 class Memo(NamedTuple):
     """A line as a writer remembers it: its row, and a step that was appended last or was the latest.
@@ -158,19 +161,19 @@ class Lines:
         memos = [await self.look(line) for line in lines]
         await self._backend.apply([Delete(space, tuple(line)) for line in lines for space in SPACES])
         for line in lines:
-            self._ground.cache.drop(("line", line))
+            self._ground.cache.forget(line)
         return any(memo is not None for memo in memos)
 
     async def names(self, tenant: str, prefix: str = "") -> list[Line]:
         """All lines whose names start with a prefix."""
         lines: list[Line] = []
-        start = prefix
+        start, page = prefix, _NAMES if not prefix else _FEW_NAMES
         while True:
-            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=_NAMES)])
+            (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=page)])
             lines += (Line(tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix))
-            if len(rows) < _NAMES or not lines or lines[-1].name != rows[-1].key[1]:
+            if len(rows) < page or not lines or lines[-1].name != rows[-1].key[1]:
                 return lines
-            start = lines[-1].name + "\0"
+            start, page = lines[-1].name + "\0", _NAMES
 
     async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[Summary]:
         """Lines by name: those that start with a prefix, those after a name."""
@@ -245,7 +248,7 @@ class Lines:
                 return await read(point)
             except Corrupt:
                 now = await self.find(line, point.id)
-                if now == point:
+                if now == point or now.hash != point.hash:
                     raise
                 point = now  # the line was rewritten
 

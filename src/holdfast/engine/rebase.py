@@ -14,7 +14,7 @@ from holdfast.backends.spaces import BRANCHES, LINES, STEPS
 from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, Saving
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
-from holdfast.engine.lines import MAIN, Lines, OnBranch, Place, Root
+from holdfast.engine.lines import MAIN, ROOT, Lines, OnBranch, Place, Root
 from holdfast.engine.records import Branch, Info, Line, Point, info_row, open_step
 from holdfast.engine.states import Held, States
 from holdfast.errors import Conflict, Corrupt, Invalid
@@ -93,8 +93,7 @@ class Rebaser:
                 return None
             (head,) = await self._heads.describe(line, [old.point])
             return head
-        parents = old.step.header.parents
-        parent = await self._lines.find(line, Place(*parents[0][:2])) if parents else None
+        parent = await self._parent(line, old)
         held = None if parent is None else await self._states.hold(line, parent)
         if held is not None and held.form not in (0, info.form):
             raise MissingNode("a line was rewritten")
@@ -116,6 +115,13 @@ class Rebaser:
             self._appender.remember(each)
         return first.head
 
+    async def _parent(self, line: Line, old: _Old) -> Point | None:
+        """The step that another one follows, unless that was pruned."""
+        if not old.step.header.parents:
+            return None
+        (rows,) = await self._ground.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
+        return None if not rows or Point.of(rows[0]).pruned else Point.of(rows[0])
+
     async def _check_parent(self, saving: Saving, old: _Old) -> None:
         if saving.parent is None:
             return
@@ -125,6 +131,9 @@ class Rebaser:
                 return
         commit = None
         if not isinstance(saving.parent, Root):
+            if isinstance(saving.parent, str) and await self._parent(saving.line, old) is None:
+                if await self._lines.existing(saving.line, saving.parent, ROOT) is None:
+                    return  # it may well be the one that was pruned
             commit = (await self._lines.find(saving.line, saving.parent)).hash
         parents = old.step.header.parents
         if commit != (parents[0].commit if parents else None):

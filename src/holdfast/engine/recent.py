@@ -37,9 +37,11 @@ class Recent:
     def unpack(self, packed: PackedMap) -> dict[str, Any]:
         """The line's state as fresh objects, which are likely to be packed again."""
         known = {key: self._unpacked(key, value) for key, value in packed.items() if _is_long(value)}
-        state = unpack_state(self._codec, {key: value for key, value in packed.items() if known.get(key) is None})
-        state.update((unpack_name(key), value) for key, value in known.items() if value is not None)
-        return state
+        others = unpack_state(self._codec, {key: value for key, value in packed.items() if known.get(key) is None})
+        return {
+            name: others[name] if name in others else known[key]
+            for name, key in zip(map(unpack_name, packed), packed, strict=True)
+        }
 
     def pack_list(self, key: bytes, values: list[Any]) -> list[bytes]:
         """A list's items, packed."""

@@ -8,14 +8,13 @@ nobody reads until the next rewrite sweeps them.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.port import Change, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.ground import Ground
+from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
 from holdfast.engine.records import (
     Branch,
@@ -37,9 +36,6 @@ from holdfast.model.objects import parse_pointer
 
 _PAGE = 256
 """How many steps are read at a time."""
-
-_LEASE_NS = 60 * 10**9
-"""After this long without a sign of life, a rewrite is taken to be dead."""
 
 _ATTEMPTS = 100
 """How often a rewrite follows what was appended meanwhile before it gives up."""
@@ -71,18 +67,22 @@ class Rewriter:
         Steps that are chosen go. Where others follow them a stub is left, and those stay readable as they were. It is
         done in full or not at all. Appends go on meanwhile. `Conflict` if another rewrite of the thread is under way.
         """
-        lease = _Lease(Row((*line, "lease", "rewrite", ""), (secrets.token_hex(8), self._ground.clock())))
+        lease = Lease(self._ground, line, "rewrite")
+        await lease.take()
         try:
-            await self._take(line, lease)
             for _ in range(_ATTEMPTS):
-                if await self._rewrite(line, lease, choose):
-                    self._ground.cache.drop(("line", line))
-                    return
+                try:
+                    if await self._rewrite(line, lease, choose):
+                        self._ground.cache.forget(line)
+                        return
+                except _Overtaken:
+                    await self._lines.info(line)  # says so if the line is gone
+                await lease.show_life()
             raise Conflict("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
         finally:
-            await self._backend.apply([lease.condition(), Delete(REFS, lease.row.key)])
+            await lease.give_back()
 
-    async def _rewrite(self, line: Line, lease: _Lease, choose: Choose | None) -> bool:
+    async def _rewrite(self, line: Line, lease: Lease, choose: Choose | None) -> bool:
         info = await self._lines.info(line)
         await self._sweep(line, info, lease)
         branches = await self._lines.branches(line)
@@ -110,11 +110,9 @@ class Rewriter:
             if failed is None:
                 break
             if failed < 3:  # not ours any more, or changed in more than its newest steps
-                await self._renew(lease)
+                if not await lease.is_held():
+                    raise Conflict("another took over the rewrite of the thread", where=f"thread {line}")
                 return False
-        for point in walk.cut:  # what they follow is not known any more
-            self._states.forget(line, point.hash)
-            self._ground.cache.drop((line, point.hash, "head"))
         await self._sweep(line, walk.fresh, lease)
         return True
 
@@ -153,8 +151,10 @@ class Rewriter:
         step = open_step(line, row, self._ground.max_bytes)
         if last is None:
             # What it follows goes. All that its state is made of is taken over, with where it came from.
-            tree = await self._states.tree(line, await self._states.hold(line, point))
-            walk.cut.append(point)
+            held = await self._states.hold(line, point)
+            if held.form not in (0, walk.info.form):
+                held = await self._states.load(line, point)
+            tree = await self._states.tree(line, held)
             walk.pointers |= tree.pointers
             await self._store(walk, row, tree.root, tree.nodes, tree.objects)
             return
@@ -176,10 +176,10 @@ class Rewriter:
         rows += [Ensure(OBJECTS, each) for at, value in objects.items() for each in object_rows(line, at, value)]
         conditions = [walk.lease.condition(), self._lines.unchanged(line, walk.info)]
         if await self._backend.apply([*conditions, *rows]) is not None:
-            await self._lines.info(line)  # says so if the line is gone
-            raise _overtaken(line)
-        if self._ground.clock() - int(walk.lease.row.columns[1]) > _LEASE_NS // 4:
-            await self._renew(walk.lease)
+            if not await walk.lease.is_held():
+                raise Conflict("another took over the rewrite of the thread", where=f"thread {line}")
+            raise _Overtaken
+        await walk.lease.show_life()
         stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
         walk.folds.append(stored)
         walk.keep(row, Held(root, walk.fresh.form), [*(each.row.body for each in rows), stored.body])
@@ -196,47 +196,16 @@ class Rewriter:
         changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(map(bytes, unused)))  # type: ignore[arg-type]
         return changes
 
-    async def _sweep(self, line: Line, info: Info, lease: _Lease) -> None:
+    async def _sweep(self, line: Line, info: Info, lease: Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""
         conditions = [lease.condition(), self._lines.unchanged(line, info)]
         swept = [Delete(NODES, (*line, info.form - 1)), Delete(NODES, (*line, info.form + 1))]
         # Refused, it is for whoever has the lease now.
         await self._backend.apply([*conditions, *swept])
 
-    # One at a time --------------------------------------------------------------------------------------------
 
-    async def _take(self, line: Line, lease: _Lease) -> None:
-        key, (_, now) = lease.row.key, lease.row.columns
-        (old,) = await self._backend.read([Get(REFS, [key])])
-        if old and 0 <= int(now) - int(old[0].columns[1]) < _LEASE_NS:
-            raise Conflict(
-                "another rewrite of the thread is under way", where=f"thread {line}", hint="Wait for it to end"
-            )
-        expected = old[0].columns if old else None
-        if await self._backend.apply([Expect(REFS, key, expected), Put(REFS, lease.row)]) is not None:
-            raise Conflict("another rewrite of the thread has begun", where=f"thread {line}", hint="Wait for it to end")
-
-    async def _renew(self, lease: _Lease) -> None:
-        token, _ = lease.row.columns
-        fresh = Row(lease.row.key, (token, self._ground.clock()))
-        if await self._backend.apply([lease.condition(), Put(REFS, fresh)]) is not None:
-            raise _overtaken(Line(*map(str, fresh.key[:2])))
-        lease.row = fresh
-
-
-def _overtaken(line: Line) -> Conflict:
-    return Conflict("the thread changed while it was rewritten", where=f"thread {line}", hint="Try again")
-
-
-@dataclass
-class _Lease:
-    """The right to rewrite a line, until another takes it for dead."""
-
-    row: Row
-
-    def condition(self) -> Change:
-        """The condition that it still holds."""
-        return Expect(REFS, self.row.key, self.row.columns)
+class _Overtaken(Exception):
+    """The line changed while it was rewritten."""
 
 
 _FIRST = Branch(0, 0, 0, 0, "")
@@ -246,7 +215,7 @@ class _Walk:
     """How far a rewrite has come."""
 
     def __init__(
-        self, line: Line, info: Info, lease: _Lease, branches: Sequence[Branch], dropped: Set[tuple[int, int]]
+        self, line: Line, info: Info, lease: Lease, branches: Sequence[Branch], dropped: Set[tuple[int, int]]
     ) -> None:
         self.line = line
         self.info = info
@@ -257,8 +226,6 @@ class _Walk:
         self.done: dict[int, int] = {}
         """How many steps of each branch are done."""
         self.folds: list[Row] = []
-        self.cut: list[Point] = []
-        """Steps that follow a dropped one."""
         self.pointers: set[bytes] = set()
         """Those of large values that are still needed."""
         self.kept_ids: set[str] = set()

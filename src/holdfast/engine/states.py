@@ -102,8 +102,8 @@ class States:
     async def hold(self, line: Line, point: Point) -> Held:
         """The state at a step, as far as it can be had without reading nodes."""
         held: Held | None = self._cache.get((line, point.hash))
-        if held is None:
-            held = await self._load(line, point)
+        if held is None or len(held.tail) != point.tail:  # pruning may have changed what it is made of
+            held = await self.load(line, point)
             self.keep(line, point.hash, held)
         return held
 
@@ -124,7 +124,8 @@ class States:
         """A state that has a successor is not needed much longer."""
         self._cache.demote((line, commit))
 
-    async def _load(self, line: Line, point: Point) -> Held:
+    async def load(self, line: Line, point: Point) -> Held:
+        """The same, read anew."""
         steps: list[tuple[Point, Step]] = []
         branch, last, wanted, commit = point.branch, point.seq, point.tail, point.hash
         folds: list[Row] = []
@@ -203,7 +204,7 @@ class States:
 
     async def _reload(self, line: Line, point: Point, held: Held, missing: MissingNode) -> Held:
         """The same state, if the line was rewritten since it was first looked at; else what is missing is lost."""
-        again = await self._load(line, point)
+        again = await self.load(line, point)
         if again.form == held.form:
             raise missing
         return again

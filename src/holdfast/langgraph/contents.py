@@ -38,9 +38,9 @@ def kept(checkpoint: Checkpoint, parent: str | None) -> dict[str, Any]:
     """
     entries: dict[str, Any] = {name: value for name, value in checkpoint.items() if name not in _OWN}
     for channel, version in checkpoint["channel_versions"].items():
-        entries[_VERSION + channel] = version
+        entries[f"{_VERSION}{channel}"] = version
     for node, seen in checkpoint["versions_seen"].items():
-        entries[_SEEN + node] = seen
+        entries[f"{_SEEN}{node}"] = seen
     if parent is not None:
         entries["follows"] = parent
     return entries
@@ -49,6 +49,9 @@ def kept(checkpoint: Checkpoint, parent: str | None) -> dict[str, Any]:
 def values_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """The values of a checkpoint's channels."""
     values = checkpoint["channel_values"]
+    for name in values:
+        if type(name) is not str:
+            raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name)[:80])
     if KEPT in values:
         raise Invalid(f"the name {KEPT!r} is Holdfast's own", hint="Give the channel of your graph another name")
     return values

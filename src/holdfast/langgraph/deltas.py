@@ -42,7 +42,7 @@ class Deltas:
         self._engine = engine
         self._codec = codec
 
-    async def history(self, line: Line, point: Point, channels: Iterable[str]) -> dict[str, History]:
+    async def history(self, line: Line, channels: Iterable[str], point: Point) -> dict[str, History]:
         """The history of each channel up to a checkpoint; what was written after it is not part of that."""
         found = {channel: History() for channel in channels}
         todo = dict(found)
@@ -64,12 +64,20 @@ class Deltas:
         (head,) = await self._engine.heads.describe(line, [point])
         channels = self._codec.unpack(head.header.metadata).get(_COUNTERS) or ()
         writes: list[Write] = []
-        for channel, history in (await self.history(line, point, channels)).items():
+        for channel, history in (await self.history(line, channels, point)).items():
             if history.seed is not None:
                 writes.append(Write("", "", -1 - len(writes), channel, flatten(history.seed)))
             for task, packed in reversed(history.writes):
                 writes.append(Write("", "", len(writes), channel, self._codec.pack([task, packed])))
         return [Put(WRITES, write_row(line, point.id, write)) for write in writes]
+
+    async def follows(self, line: Line, point: Point) -> str | None:
+        """The parent that LangGraph named, where it is not the one in the store."""
+        return self._named(await self._engine.states.packed(line, point))
+
+    def _named(self, state: PackedMap) -> str | None:
+        kept = state.get(pack_name(contents.KEPT))
+        return None if kept is None else contents.follows(unpack(self._codec, kept))
 
     def _take(self, todo: dict[str, History], carried: Sequence[Write]) -> None:
         """What was carried over from checkpoints that are gone."""
@@ -96,8 +104,7 @@ class Deltas:
             at, state, pending = ahead.popleft()
             seen.add(at.id)
             yield state, pending
-            kept = state.get(pack_name(contents.KEPT))
-            parent = None if kept is None else contents.follows(unpack(self._codec, kept))
+            parent = self._named(state)
             if parent is None:
                 if ahead:
                     continue

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.codec import Codec
 from holdfast.engine.core import Engine
+from holdfast.engine.heads import Head
 from holdfast.engine.records import Line, Point
 
 _FIRST, _MOST = 4, 32
@@ -25,13 +25,23 @@ class Found(NamedTuple):
     point: Point
 
 
+class _Ahead(NamedTuple):
+    """The next checkpoints of a line. Those with the greatest id come first."""
+
+    line: Line
+    points: deque[Point]
+
+    def __lt__(self, other: _Ahead) -> bool:  # type: ignore[override]
+        return self.points[0].id > other.points[0].id
+
+
 class Listing:
     """The checkpoints of some lines by id, the greatest first."""
 
     def __init__(
         self,
         engine: Engine,
-        codec: Codec,
+        metadata_of: Callable[[Head], Mapping[str, Any]],
         lines: Sequence[Line],
         before: str,
         only: str | None,
@@ -39,7 +49,7 @@ class Listing:
         limit: int | None,
     ) -> None:
         self._engine = engine
-        self._codec = codec
+        self._metadata_of = metadata_of
         self._only = only
         self._metadata = metadata
         self._left = limit
@@ -49,8 +59,10 @@ class Listing:
             lines, before = (lines, only + "\0") if not before or only < before else ((), "")
         self._before = dict.fromkeys(lines, before)
         """Where to go on in each line that may have more."""
-        self._ahead: dict[Line, deque[Point]] = {line: deque() for line in lines}
-        """What was read of each line and not yet listed."""
+        self._ahead: list[_Ahead] = []
+        """What was read of each line and not yet listed; the greatest id first, as a heap."""
+        self._short: list[Line] = list(lines)
+        """Lines of which nothing is at hand."""
 
     async def next(self) -> list[Found]:
         """The next of them; none if there are no more."""
@@ -66,29 +78,29 @@ class Listing:
     async def _candidates(self, count: int) -> list[Found]:
         found: list[Found] = []
         while len(found) < count:
-            await self._fill(count)
+            await self._fill(count - len(found))
             if not self._ahead:
                 break
-            line = max(self._ahead, key=lambda line: self._ahead[line][0].id)
-            ahead = self._ahead[line]
-            found.append(Found(line, ahead.popleft()))
+            first = self._ahead[0]
+            found.append(Found(first.line, first.points.popleft()))
+            if first.points:
+                heapq.heapreplace(self._ahead, first)
+            else:
+                heapq.heappop(self._ahead)
+                self._short.append(first.line)
         return found
 
     async def _fill(self, count: int) -> None:
         """Have the next checkpoint of every line at hand; lines that have no more are left out."""
-        short = iter([line for line, ahead in self._ahead.items() if not ahead])
-        # Of many lines, most are asked for one checkpoint only.
-        page = count if len(self._ahead) == 1 else max(1, min(count, _MOST // max(1, len(self._ahead))))
-        if self._only is not None:
-            page = 1
-        while lines := list(islice(short, _LINES)):
-            answers = await self._engine.lines.pages([(line, self._before[line]) for line in lines], page)
+        while self._short:
+            lines, self._short = self._short[:_LINES], self._short[_LINES:]
+            # Of many lines, most are asked for one checkpoint only.
+            page = 1 if self._only is not None or len(lines) > 1 else min(count, _MOST)
+            answers = await self._engine.lines.pages([(line, self._before[line]) for line in lines], max(1, page))
             for line, points in zip(lines, answers, strict=True):
                 if points and self._only in (None, points[0].id):
-                    self._ahead[line].extend(points)
+                    heapq.heappush(self._ahead, _Ahead(line, deque(points)))
                     self._before[line] = points[-1].id
-                else:
-                    del self._ahead[line]
 
     async def _matching(self, found: Sequence[Found]) -> list[Found]:
         """Those with the wanted metadata."""
@@ -98,13 +110,13 @@ class Listing:
         by_line: dict[Line, list[Point]] = {}
         for line, point in found:
             by_line.setdefault(line, []).append(point)
-        headers = {
-            (line, head.point.id): head.header
+        heads = {
+            (line, head.point.id): head
             for line, points in by_line.items()
             for head in await self._engine.heads.describe(line, points)
         }
         for each in found:
-            metadata = self._codec.unpack(headers[each.line, each.point.id].metadata)
+            metadata = self._metadata_of(heads[each.line, each.point.id])
             if all(metadata.get(key) == value for key, value in self._metadata.items()):
                 matching.append(each)
         return matching

@@ -39,7 +39,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 def configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
     """The part of a config that says which checkpoint is meant."""
-    found = (config or {}).get("configurable")
+    found = config.get("configurable") if isinstance(config, dict) else None
     if type(found) is not dict and not isinstance(found, Mapping):
         raise Invalid("the config has no 'configurable'", hint="Pass {'configurable': {'thread_id': …}}")
     return found

@@ -32,7 +32,7 @@ class Pruner:
         async def others(points: Sequence[Point]) -> _Places:
             lines = self._engine.lines
             wanted = {id for kind in (NAME, TAG) for _, id in await lines.refs(line, kind)}
-            last = {point.id: point for point in sorted(points, key=lambda point: point.revision)}
+            last = _last_revisions(points)
             wanted.add(max(last, default=""))
             return {point[:2] for point in points} - {last[id][:2] for id in wanted if id in last}
 
@@ -40,17 +40,21 @@ class Pruner:
 
     async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
         """Drop the checkpoints that belong to some runs, of all lines."""
-        texts = [encode_json(run_id).decode() for run_id in run_ids]
+        texts = [encode_json(run_id).decode()[1:-1] for run_id in run_ids]
 
         def is_candidate(point: Point) -> bool:
             """Whether it may be one of them: what is kept for people to read says so, and is quickly looked at."""
             return any(text in point.metadata for text in texts)
 
         async def of_runs(line: Line, points: Sequence[Point]) -> _Places:
-            heads = await self._engine.heads.describe(line, list(filter(is_candidate, points)))
-            return {
-                head.point[:2] for head in heads if self._codec.unpack(head.header.metadata).get("run_id") in run_ids
+            last = _last_revisions(points).values()
+            heads = await self._engine.heads.describe(line, list(filter(is_candidate, last)))
+            found = {
+                head.point.id
+                for head in heads
+                if str(self._codec.unpack(head.header.metadata).get("run_id")) in run_ids
             }
+            return {point[:2] for point in points if point.id in found}
 
         lines = [line async for line, point in self._engine.lines.every_step(tenant) if is_candidate(point)]
         for line in dict.fromkeys(lines):
@@ -60,12 +64,21 @@ class Pruner:
         async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
             there = [point for point in points if not point.pruned]
             dropped = await which(there)
+            ids = {point.id for point in there if point[:2] in dropped}
             bases = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
             changes = []
             for point in there:
+                if point[:2] in dropped:
+                    continue
                 parent = (point.branch, point.seq - 1) if point.seq else bases.get(point.branch)
-                if point[:2] not in dropped and parent in dropped:
+                # Only these can have been said to follow another than they do.
+                named = await self._deltas.follows(line, point) if not point.depth or point.revision else None
+                if parent in dropped or named in ids:
                     changes += await self._deltas.carry(line, point)
             return Choice(frozenset(dropped), changes)
 
         return choose
+
+
+def _last_revisions(points: Sequence[Point]) -> dict[str, Point]:
+    return {point.id: point for point in sorted(points, key=lambda point: point.revision)}

@@ -41,6 +41,12 @@ from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpa
 from holdfast.opening import open as open_store
 from holdfast.store import Operations
 
+
+def _several(ids: Sequence[str], what: str) -> None:
+    if isinstance(ids, str):
+        raise Invalid(f"a list of {what} is meant, and not one text", where=repr(ids)[:80], hint=f"Pass [{ids[:40]!r}]")
+
+
 _SERIALIZED = (contents.Serialized.__module__, contents.Serialized.__name__)
 
 
@@ -62,6 +68,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     """
 
     def __init__(self, store: Operations, *, serde: SerializerProtocol | None = None) -> None:
+        if not isinstance(store, Operations):
+            raise Invalid(
+                f"a saver is made on an open store, not on {type(store).__name__}",
+                hint="Pass what holdfast.open returned, or use HoldfastSaver.from_conn_string(url)",
+            )
         super().__init__(serde=serde)
         self.store = store
         self._dumps = None if serde is None else self.serde
@@ -96,7 +107,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Save a checkpoint after the one that the config names. Returns a config that names the new one."""
         del new_versions  # what changed is found by comparing
         line, parent = self._line(config), names.checkpoint_of(config)
-        id = check_name(checkpoint["id"], "id of a checkpoint")
+        id, stamp = check_name(checkpoint["id"], "id of a checkpoint"), checkpoint["ts"]
+        if not id or type(stamp) is not str:
+            raise Invalid("a checkpoint has an 'id' that is not empty, and a 'ts' that is text", where=f"thread {line}")
         described = get_checkpoint_metadata(config, metadata)
         saving = Saving(
             line,
@@ -107,7 +120,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             metadata=self._codec.pack(described),
             readable=readable(self._codec, cast(dict[str, object], described)),
             kind=str(described.get("source", "save")),
-            stamp=checkpoint["ts"],
+            stamp=stamp,
         )
         try:
             await self._engine.rebaser.save(saving)
@@ -207,12 +220,14 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or else the latest of the thread; None if there is none."""
         line, id = self._line(config), names.checkpoint_of(config)
-        try:
-            point = await self._engine.lines.find(line, id)
-            found = await self._tuple(line, point, to_go_on=True)
-        except NotFound:
-            return None
-        return found._replace(config=config) if id is not None else found
+        while True:
+            try:
+                point = await self._engine.lines.find(line, id)
+            except NotFound:
+                return None
+            with suppress(NotFound):  # if it went meanwhile, another may be the latest
+                found = await self._tuple(line, point, to_go_on=True)
+                return found._replace(config=config) if id is not None else found
 
     get_tuple, aget_tuple = both(_get_tuple)
 
@@ -252,7 +267,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     def _metadata(self, head: Head) -> CheckpointMetadata:
         """A checkpoint's metadata. Those that were saved past LangGraph get what it expects of every one."""
         metadata: dict[str, Any] = self._codec.unpack(head.header.metadata)
-        if "step" not in metadata:
+        if not head.header.stamp:
             metadata = {"source": "update", "step": head.point.depth - 1, "parents": {}, **metadata}
         return cast(CheckpointMetadata, metadata)
 
@@ -296,7 +311,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     ) -> Listing:
         lines, only = await self._lines(config), names.checkpoint_of(config)
         bound = names.checkpoint_of(before) or ""
-        return Listing(self._engine, self._codec, lines, bound, only, metadata or {}, limit)
+        if limit is not None and type(limit) is not int:
+            raise Invalid(f"the limit is a number, not {limit!r}")
+        return Listing(self._engine, self._metadata, lines, bound, only, metadata or {}, limit)
 
     async def _listed(self, listing: Listing) -> builtins.list[CheckpointTuple]:
         while found := await listing.next():
@@ -358,7 +375,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         except NotFound:
             pass
         else:
-            histories = await Deltas(self._engine, self._codec).history(line, point, channels)
+            deltas = Deltas(self._engine, self._codec)
+            with suppress(NotFound):
+                histories = await self._engine.lines.reading(line, point, partial(deltas.history, line, channels))
         return {channel: self._delta(channel, history) for channel, history in histories.items()}
 
     get_delta_channel_history, aget_delta_channel_history = both(_get_delta_channel_history)
@@ -388,6 +407,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
         Looks at every checkpoint of the store.
         """
+        _several(run_ids, "ids of runs")
         if run_ids:
             await Pruner(self._engine, self._codec).drop_runs(self.store.tenant, frozenset(map(str, run_ids)))
 
@@ -416,6 +436,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
         Of those, the ones to which the store gave a name or a tag stay, too, and what delta channels need.
         """
+        _several(thread_ids, "ids of threads")
         if strategy not in ("keep_latest", "delete"):
             raise Invalid(f"the strategy is 'keep_latest' or 'delete', not {strategy!r}")
         for thread_id in map(str, thread_ids):
