@@ -121,7 +121,7 @@ class Codec:
 
         Messages that were unpacked before are not decoded again. Fresh objects are made all the same.
         """
-        if made is None or not made.starts(items):
+        if made is None or not items or not made.starts(items):
             return self.unpack_items(items), Made.of(items), None
         room = self.limits.max_bytes
         with _collector_paused(len(items) > _MANY):

@@ -129,6 +129,8 @@ class Seen(NamedTuple):
 
     messages: list[Any]
     kinds: list[type]
+    names: list[tuple[str, ...]]
+    """The names of the fields of each."""
     levels: list[list[Any]]
     """What is in their fields, what is in that, and so on."""
     containers: list[Any]
@@ -150,7 +152,7 @@ class Seen(NamedTuple):
             return False
         fields = list(map(_fields_of, messages))
         return (
-            list(map(len, fields)) == list(map(SHAPED_COUNTS.__getitem__, self.kinds))
+            list(map(tuple, fields)) == self.names
             and _same(get_referents(*fields), self.levels[0])
             and _same_below(self.levels)
             and list(map(len, self.containers)) == self.lengths
@@ -163,6 +165,7 @@ class Seen(NamedTuple):
         return Seen(
             self.messages + more.messages,
             self.kinds + more.kinds,
+            self.names + more.names,
             [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
             self.containers + more.containers,
             self.lengths + more.lengths,
@@ -202,6 +205,7 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
     return Seen(
         messages,
         kinds,
+        list(map(tuple, map(_fields_of, messages))),
         levels,
         containers,
         list(map(len, containers)),
@@ -214,10 +218,11 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
 
 def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int) -> Seen | None:
     """The same for messages that were just made of these bytes, of which less must be asked."""
-    held = get_referents(*map(_fields_of, messages))
+    fields = list(map(_fields_of, messages))
+    held = get_referents(*fields)
     if get_referents(*held):
         return look_at(messages, packed, room)
-    return Seen(messages, list(map(type, messages)), [held], [], [], [], [], packed, weight)
+    return Seen(messages, list(map(type, messages)), list(map(tuple, fields)), [held], [], [], [], [], packed, weight)
 
 
 def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:

@@ -237,7 +237,8 @@ class _Walk:
         self._lengths: dict[int, int] = {}
         """How many steps of each branch there are up to the last that is kept."""
         self._changed: dict[tuple[int, int], Row] = {}
-        self._stubs: dict[tuple[int, int], Point] = {}
+        self._stubs: dict[tuple[int, int], Point | None] = {}
+        """What is to be where steps were; None where it is there already."""
 
     def last(self, branch: Branch) -> Held | None:
         """The state before the next step of a branch; None if the step of that state goes."""
@@ -262,7 +263,8 @@ class _Walk:
     def drop(self, point: Point) -> None:
         """Go past a step that goes, or went before."""
         self._reached(point, None)
-        self._stubs[point[:2]] = point
+        stub = point.stub()._replace(size=self._sizes.get(point.branch, 0))
+        self._stubs[point[:2]] = None if stub == point else stub
         if not point.pruned:
             self.dropped_ids.add(point.id)
 
@@ -275,22 +277,21 @@ class _Walk:
         """The changes that make the new form the one that is read."""
         changes: list[Change] = [Delete(FOLDS, tuple(self.line)), *(Put(FOLDS, row) for row in self.folds)]
         changes += (Put(STEPS, row) for row in self._changed.values())
-        fresh = self.fresh
         if self.dropped:
             lengths = self._kept_lengths()
             for branch in self.branches[1:]:
                 if not lengths[branch.branch] and not self._is_start(branch):
                     changes.append(Delete(BRANCHES, (*self.line, branch.branch)))
             stubs = 0
-            for (number, seq), point in self._stubs.items():
+            for (number, seq), stub in self._stubs.items():
                 if seq >= lengths[number]:
                     changes.append(Delete(STEPS, (*self.line, number, seq)))
                 else:
                     stubs += 1
-                    if not point.pruned:
-                        changes.append(Put(STEPS, point.stub().row(self.line, b"")))
-            fresh = fresh._replace(pruned=stubs)
-        return [*changes, Put(LINES, info_row(self.line, fresh))]
+                    if stub is not None:
+                        changes.append(Put(STEPS, stub.row(self.line, b"")))
+            self.fresh = self.fresh._replace(pruned=stubs)
+        return [*changes, Put(LINES, info_row(self.line, self.fresh))]
 
     def _is_start(self, branch: Branch) -> bool:
         """Whether a branch without steps of its own can be gone on with."""
