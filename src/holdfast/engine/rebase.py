@@ -131,7 +131,8 @@ class Rebaser:
                 return
         commit = None
         if not isinstance(saving.parent, Root):
-            if isinstance(saving.parent, str) and await self._parent(saving.line, old) is None:
+            pruned = bool(old.step.header.parents) and await self._parent(saving.line, old) is None
+            if pruned and isinstance(saving.parent, str):
                 if await self._lines.existing(saving.line, saving.parent, ROOT) is None:
                     return  # it may well be the one that was pruned
             commit = (await self._lines.find(saving.line, saving.parent)).hash

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeAlias
-
-from msgspec.json import encode as encode_json
 
 from holdfast.codec import Codec
 from holdfast.engine.core import Engine
@@ -40,7 +39,7 @@ class Pruner:
 
     async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
         """Drop the checkpoints that belong to some runs, of all lines."""
-        texts = [encode_json(run_id).decode()[1:-1] for run_id in run_ids]
+        texts = [json.dumps(run_id, ensure_ascii=False)[1:-1] for run_id in run_ids]
 
         def is_candidate(point: Point) -> bool:
             """Whether it may be one of them: what is kept for people to read says so, and is quickly looked at."""

@@ -1,0 +1,287 @@
+"""Lines are copied under other names: the copy is like the original in everything, and one of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.backends.port import Backend, Put, Row
+from holdfast.backends.spaces import SPACES, STEPS
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Line
+from holdfast.engine.writes import Write
+from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
+from holdfast.store import Store
+from tests.codec.values import identical
+from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.pruned import (
+    LARGE,
+    LINE,
+    Mortal,
+    Picture,
+    after,
+    decorate,
+    dropping,
+    dropping_ids,
+    filled,
+    go_on,
+    prune,
+    rows_of,
+)
+from tests.engine.test_found import Meddling
+from tests.engine.test_histories import Thread, scripts
+
+COPY = Line("", "copy")
+OTHER = Line("else", "t")
+
+
+def copy(store: Store, names: Mapping[Line, Line] | None = None) -> None:
+    run(store.engine.copier.copy({LINE: COPY} if names is None else names))
+
+
+def check_copy(on: Backend, line: Line = LINE, to: Line = COPY) -> None:
+    """The copy has the same rows as the line, under its own name; and all of its states can be read."""
+    one, other = rows_of(on, line), rows_of(on, to)
+    for space in SPACES[1:]:
+        assert [(row.key[2:], row.columns) for row in one[space.name]] == [
+            (row.key[2:], row.columns) for row in other[space.name]
+        ], space.name
+    (mine,), its = one["lines"], other["lines"]
+    assert [mine.columns[2:]] == [row.columns[2:] for row in its]
+    store = store_on(on)
+    pictures = Picture(store, line), Picture(store, to)
+    assert pictures[0].stubs == pictures[1].stubs
+    assert pictures[0].steps.keys() == pictures[1].steps.keys()
+    for place, each in pictures[0].steps.items():
+        found = pictures[1].steps[place]
+        assert (found.point, found.header) == (each.point, each.header)
+        assert identical(found.state, each.state)
+    for id in {str(row.key[2]) for row in one["writes"]}:
+        assert run(store.engine.writes.of(to, id)) == run(store.engine.writes.of(line, id))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    script=scripts(),
+    more=scripts(),
+    fold_every=st.sampled_from([2, 3, 32]),
+    bits=st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)),
+)
+@settings(max_examples=25)
+def test_any_history(kind: str, script: list[Any], more: list[Any], fold_every: int, bits: tuple[int, int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        on = backend(kind, Path(folder))
+        store = store_on(on, fold_every=fold_every, clock=Clock())
+        thread = Thread(store)
+        go_on(thread, script)
+        decorate(store, sorted(thread.saved), bits[0])
+        if bits[1] & 1:
+            places = sorted(Picture(store).steps)
+            prune(store, dropping(place for at, place in enumerate(places) if (bits[1] >> (at + 1)) & 1))
+        before = rows_of(on)
+        copy(store)
+        assert rows_of(on) == before, "the source is as it was"
+        check_copy(on)
+        copied = rows_of(on, COPY)
+        after(thread, Picture(store))
+        go_on(thread, more)
+        thread.check()
+        assert rows_of(on, COPY) == copied, "what happens to the one does not happen to the other"
+        store.delete("t")
+        again = store_on(on, fold_every=fold_every, clock=store.engine.ground.clock)
+        copy(again, {COPY: LINE})
+        check_copy(on, COPY, LINE)
+        run(on.close())
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def test_a_copy_goes_on_by_itself(shared: Backend) -> None:
+    store = filled(shared)
+    store.name("t", "best", "4")
+    store.tag("t", "good", "5")
+    copy(store)
+    assert store.names("copy") == {"best": "4"}
+    assert store.tags("copy") == {"good": ["5"]}
+    assert store.thread("copy").steps == store.thread("t").steps
+    assert [each.hash for each in store.log("copy")] == [each.hash for each in store.log("t")]
+    saved = store.put("copy", {"new": LARGE}, id="90", parent="7")
+    assert (saved.step, saved.branch) == (8, 0)
+    assert store.put("copy", {"side": "on"}, id="91", branch="side").step == 6
+    store.put("copy", {"n": "revised"}, id="2")
+    store.compact("copy")
+    prune(store, dropping_ids("3"), COPY)
+    assert store.get("copy", "2").state == {"n": "revised"}
+    assert store.get("copy", "90").state == {"new": LARGE}
+    assert store.get("t", "2").state["n"] == 2
+    with pytest.raises(NotFound):
+        store.get("t", "90")
+
+
+def test_several_at_once(shared: Backend) -> None:
+    store = filled(shared)
+    store.put("u", {"n": 1}, id="0")
+    copy(store, {LINE: OTHER, Line("", "u"): Line("", "v")})
+    check_copy(shared, LINE, OTHER)
+    check_copy(shared, Line("", "u"), Line("", "v"))
+    copy(store, {})
+
+
+def test_all_or_none(shared: Backend) -> None:
+    store = filled(shared)
+    store.put("u", {"n": 1}, id="0")
+    store.put("v", {"mine": 1}, id="0")
+    before = rows_of(shared, Line("", "v"))
+    with pytest.raises(Conflict, match="there is a thread of that name already"):
+        copy(store, {LINE: COPY, Line("", "u"): Line("", "v")})
+    assert rows_of(shared, Line("", "v")) == before
+    with pytest.raises(NotFound):
+        store.get("copy")
+    assert store.threads(prefix="copy") == []
+    with pytest.raises(Conflict):
+        copy(store, {LINE: LINE})
+    with pytest.raises(NotFound):
+        copy(store, {Line("", "nothing"): COPY})
+
+
+def test_a_line_that_only_has_writes(shared: Backend) -> None:
+    store = store_on(shared)
+    run(store.engine.writes.put(LINE, "1", [Write("", "task", 0, "c", b"\x01")]))
+    copy(store)
+    check_copy(shared)
+
+
+def test_more_rows_than_a_page(shared: Backend) -> None:
+    store = store_on(shared, fold_every=3)
+    for n in range(300):
+        store.put("t", {"n": n, "list": [n] * (n % 7)}, id=f"{n:04}", tags=["all"])
+    copy(store)
+    check_copy(shared)
+    assert len(store.tags("copy")["all"]) == 300
+
+
+@pytest.mark.parametrize("at", range(16))
+@pytest.mark.parametrize("what", ["read", "apply"])
+@pytest.mark.parametrize("meanwhile", ["append", "fold", "branch", "compact", "prune", "revise", "write"])
+def test_the_source_changes_meanwhile(shared: Backend, what: str, at: int, meanwhile: str) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
+    before = {each.id: other.get("t", each.id).state for each in other.log("t")}
+
+    def act() -> None:
+        if meanwhile in ("append", "fold"):
+            for n in range(1 if meanwhile == "append" else 7):
+                other.put("t", {"new": n, "large": f"{LARGE}{n}"}, id=f"9{n}", parent="7" if n == 0 else None)
+        elif meanwhile == "branch":
+            other.put("t", {"branch": 1}, id="90", parent="2")
+        elif meanwhile == "compact":
+            other.compact("t")
+        elif meanwhile == "prune":
+            prune(other, dropping_ids("0", "4", "7"))
+        elif meanwhile == "revise":
+            other.put("t", {"n": "revised"}, id="6")
+        else:
+            run(other.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")]))
+
+    meddling.arm(act=act, **{what: at})
+    copy(store)
+    meddling.arm(act=lambda: None)
+    now = {each.id: other.get("t", each.id).state for each in other.log("t")}
+    cold = store_on(shared, clock=store.engine.ground.clock)
+    copied = {each.id: cold.get("copy", each.id).state for each in cold.log("copy")}
+    assert copied.items() >= {id: now[id] for id in before.keys() & now.keys()}.items() or copied == before
+    assert all(state in (before.get(id), now.get(id)) for id, state in copied.items())
+    assert cold.thread("copy").steps >= len(copied)
+    cold.compact("copy")
+    cold.put("copy", {"on": 1}, id="99")
+    assert {each.id: cold.get("copy", each.id).state for each in cold.log("copy")} == copied | {"99": {"on": 1}}
+
+
+def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, clock=store.engine.ground.clock)
+
+    class Always(dict[int, Any]):
+        def pop(self, *_: Any) -> Any:
+            return lambda: other.fork("t", "1", branch=f"fork {len(other.branches('t'))}")
+
+    meddling.before_apply = Always()
+    with pytest.raises(Conflict, match="kept changing"):
+        copy(store)
+    assert store_on(shared).threads(prefix="copy") == []
+
+
+@pytest.mark.parametrize("at", range(14))
+def test_the_target_is_made_meanwhile(shared: Backend, at: int) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
+    meddling.arm(read=at, act=lambda: other.put("copy", {"mine": 0}, id="0"))
+    try:
+        copy(store)
+        return  # it was over before
+    except Conflict:
+        pass
+    for n in range(1, 9):
+        other.put("copy", {"mine": n, "large": LARGE}, id=str(n))
+    for each in (other, store_on(shared, fold_every=2, clock=store.engine.ground.clock)):
+        assert [each.get("copy", got.id).state["mine"] for got in each.log("copy")] == list(range(8, -1, -1))
+        assert [run(each.engine.writes.of(COPY, str(n))) for n in range(9)] == [[]] * 9
+        each.compact("copy")
+
+
+def test_what_is_left_of_an_interrupted_copy_does_no_harm(shared: Backend) -> None:
+    clock = Clock()
+    store = filled(shared, clock=clock)
+    run(store.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")]))
+    for lives in range(100):
+        clock.now += 3600 * 10**9  # whoever was killed is taken for dead
+        try:
+            copy(store_on(Mortal(shared, lives), fold_every=3, clock=clock))
+            break
+        except Unavailable:
+            pass
+        clock.now += 3600 * 10**9
+        if store.threads(prefix="copy"):  # killed when all was done but for tidying up
+            check_copy(shared)
+            store.delete("copy")
+        elif lives % 2:  # somebody else takes the name
+            fresh = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
+            for n in range(9):
+                fresh.put("copy", {"mine": n}, id=f"my {n}")
+            cold = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
+            assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
+            assert run(cold.engine.writes.of(COPY, "my 5")) == []
+            cold.compact("copy")
+            assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
+            cold.delete("copy")
+        else:  # or it is tried again, perhaps after something else was left
+            store.put("t", {"n": lives})
+            copy(store)
+            check_copy(shared)
+            store.delete("copy")
+    assert lives > 10
+    check_copy(shared)
+
+
+def test_damage_is_found_and_not_copied(tmp_path: Path) -> None:
+    on = backend("memory", tmp_path)
+    store = filled(on)
+    step = rows_of(on)["steps"][3]
+    run(on.apply([Put(STEPS, Row(step.key, step.columns, step.body[:-1] + b"?"))]))
+    with pytest.raises(Corrupt):
+        copy(store)
+    assert store.threads(prefix="copy") == []

@@ -1,0 +1,363 @@
+"""Steps are dropped from lines: those that stay are as they were, and of the others at most their places are left."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.backends.port import Backend, Batch, Put
+from holdfast.backends.spaces import LINES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.sqlite import SQLite
+from holdfast.backends.wrap import Wrapper
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Branch, Line, Point
+from holdfast.engine.rewrite import Choice
+from holdfast.engine.writes import Write, write_row
+from holdfast.errors import Conflict, NotFound, Unavailable
+from holdfast.testing.powercut import Labels, check_cuts, record
+from holdfast.testing.recording import Recorder
+from tests.codec.values import identical
+from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.pruned import (
+    LARGE,
+    LINE,
+    Mortal,
+    Picture,
+    after,
+    check_pruned,
+    decorate,
+    dropping,
+    dropping_ids,
+    filled,
+    go_on,
+    prune,
+    rows_of,
+)
+from tests.engine.test_found import Meddling
+from tests.engine.test_histories import Thread, scripts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    script=scripts(),
+    more=scripts(),
+    fold_every=st.sampled_from([2, 3, 4, 32]),
+    cache=st.sampled_from([0, 20_000, 1 << 24]),
+    bits=st.lists(st.integers(0, (1 << 40) - 1) | st.just((1 << 40) - 1), min_size=6, max_size=6),
+)
+@settings(max_examples=40)
+def test_what_stays_is_as_it_was(
+    kind: str, script: list[Any], more: list[Any], fold_every: int, cache: int, bits: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        on = backend(kind, Path(folder))
+        also = backend(kind, Path(folder)) if kind == "sqlite" else on
+        clock = Clock()
+        store = store_on(on, fold_every=fold_every, cache_bytes=cache, clock=clock)
+        other = store_on(also, fold_every=fold_every, cache_bytes=cache, clock=clock)
+        thread = Thread(store)
+        for number, steps in enumerate((script, more, [])):
+            go_on(thread, steps)
+            decorate(thread.store, sorted(thread.saved), bits[number])
+            writes = {str(row.key[2]) for row in rows_of(on)["writes"]}
+            before = Picture(store)
+            Picture(other)  # so that it remembers what is about to go
+            places = sorted(before.steps)
+            dropped = {place for at, place in enumerate(places) if (bits[number + 3] >> at) & 1}
+            prune(store, dropping(dropped))
+            if not dropped:
+                continue
+            now = check_pruned(store, before, dropped, writes)
+            check_pruned(other, before, dropped, writes)
+            after(thread, now)
+            thread.store = other  # goes on with what it remembers
+            thread.check()
+        check_pruned(
+            store_on(on, clock=clock), Picture(other), set(), {str(row.key[2]) for row in rows_of(on)["writes"]}
+        )
+        store.compact("t")
+        thread.check()
+        run(also.close())
+        run(on.close())
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def test_the_end_of_a_branch_leaves_nothing(shared: Backend) -> None:
+    store = filled(shared)
+    prune(store, dropping_ids("6", "7", "81"))
+    assert [Point.of(row).pruned for row in rows_of(shared)["steps"]] == [False] * 7
+    assert store.put("t", {"n": "new"}, id="9", parent="5").branch == 0
+    assert store.put("t", {"side": "new"}, id="91", branch="side").step == 5
+    assert store.thread("t").steps == 9
+
+
+def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
+    store = filled(shared)
+    prune(store, dropping_ids("0", "3", "4", "5", "6", "7", "80"))
+    stubs = [point[:2] for point in map(Point.of, rows_of(shared)["steps"]) if point.pruned]
+    assert stubs == [(0, 0), (0, 3), (1, 0)]
+    assert store.get("t", "81").parent is None
+    assert store.get("t", "81").state == {"side": 2}
+    assert store.get("t", "1").parent is None
+    assert [each.base for each in store.branches("t")] == [None, None]
+    for number in (0, 3):
+        with pytest.raises(NotFound, match="pruned"):
+            store.get("t", step=number)
+    with pytest.raises(NotFound, match="no checkpoint with number 4"):
+        store.get("t", step=4)
+    prune(store, dropping_ids("81"))
+    assert [Point.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
+    assert [each.name for each in store.branches("t")] == ["main"]
+
+
+def test_the_size_counts_what_is_left(shared: Backend) -> None:
+    """A branch's last place may be a stub, when another branch starts there."""
+    store = filled(shared)
+    prune(store, dropping_ids("3", "4", "5", "6", "7"))
+    with_stub = store.thread("t").bytes
+    prune(store, dropping_ids("80", "81"))
+    assert 0 < store.thread("t").bytes < with_stub
+
+
+def test_a_fork_without_steps_goes_with_what_it_starts_from(shared: Backend) -> None:
+    store = filled(shared)
+    store.fork("t", "2", branch="stays")
+    store.fork("t", "5", branch="goes")
+    prune(store, dropping_ids("5"))
+    assert [each.name for each in store.branches("t")] == ["main", "side", "stays"]
+    assert store.put("t", {"x": 1}, branch="stays").parent == "2"
+    assert store.fork("t", "6", branch="goes").base == "6"
+
+
+def test_everything_goes(shared: Backend) -> None:
+    store = filled(shared)
+    store.name("t", "best", "4")
+    everything = dropping_ids(*(each.id for each in store.log("t")))
+    prune(store, everything)
+    rows = rows_of(shared)
+    assert {name for name, found in rows.items() if found} == {"lines"}
+    assert store.log("t") == []
+    assert (store.thread("t").steps, store.thread("t").bytes, store.thread("t").latest) == (0, 0, None)
+    prune(store, everything)
+    store.compact("t")
+    assert store.put("t", {"n": "again"}, id="0").step == 0
+    assert store.get("t").state == {"n": "again"}
+
+
+def test_old_revisions_go_alone(shared: Backend) -> None:
+    store = filled(shared)
+    store.put("t", {"n": "revised"}, id="6")
+    before = Picture(store)
+    old = {place for place, each in before.steps.items() if before.last()[each.point.id] is not each}
+    assert len(old) == 2
+    prune(store, dropping(old))
+    check_pruned(store, before, old)
+    assert store.get("t", "6").state == {"n": "revised"}
+
+
+def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Backend) -> None:
+    store = filled(shared)
+    packed = store.engine.ground.codec.pack("carried")
+
+    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+        return Choice(frozenset(), [Put(WRITES, write_row(LINE, "5", Write("", "t", 0, "c", packed)))])
+
+    prune(store, choose)
+    assert [each.packed for each in run(store.engine.writes.of(LINE, "5"))] == [packed]
+    assert rows_of(shared)["refs"] == [], "the lease was given back"
+
+
+def test_one_at_a_time(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, clock=store.engine.ground.clock)
+
+    def second() -> None:
+        with pytest.raises(Conflict, match="another rewrite of the thread is under way"):
+            prune(other, dropping_ids("1"))
+
+    meddling.arm(apply=2, act=second)
+    prune(store, dropping_ids("0"))
+    assert [each.id for each in other.log("t")] == ["81", "80", "7", "6", "5", "4", "3", "2", "1"]
+
+
+class Leaping(Clock):
+    """A clock by which everything takes long."""
+
+    def __call__(self) -> int:
+        self.now += 20 * 10**9
+        return self.now
+
+
+def test_a_slow_one_keeps_its_lease(shared: Backend) -> None:
+    store = filled(shared, clock=Leaping())
+    before = Picture(store)
+    prune(store, dropping([(0, 1), (0, 4)]))
+    check_pruned(store, before, {(0, 1), (0, 4)})
+
+
+def test_no_such_thread(shared: Backend) -> None:
+    with pytest.raises(NotFound):
+        prune(store_on(shared), dropping_ids("0"))
+    assert rows_of(shared)["refs"] == []
+
+
+# Meanwhile --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(14))
+@pytest.mark.parametrize("what", ["read", "apply"])
+@pytest.mark.parametrize("dropped", [("0", "4", "5"), ("6", "7", "81"), ("3", "80")], ids=["early", "late", "base"])
+def test_others_go_on_meanwhile(shared: Backend, what: str, at: int, dropped: tuple[str, ...]) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
+    whole = {each.id: other.get("t", each.id).state for each in other.log("t")}
+    added: dict[str, Any] = {}
+
+    def act() -> None:
+        for n in range(4):
+            other.put("t", added.setdefault(f"9{n}", {"new": n, "large": f"{LARGE}{n}"}), id=f"9{n}")
+
+    meddling.arm(act=act, **{what: at})
+    prune(store, dropping_ids(*dropped))
+    if not added:
+        return  # it was over before
+    expected = {id: state for id, state in (whole | added).items() if id not in dropped}
+    for each in (store, other, store_on(shared, clock=store.engine.ground.clock)):
+        assert {got.id: each.get("t", got.id).state for got in each.log("t")} == expected
+        assert each.thread("t").steps == len(expected)
+    prune(other, dropping_ids("91"))
+    expected = {id: state for id, state in expected.items() if id != "91"}
+    assert {got.id: store.get("t", got.id).state for got in store.log("t")} == expected
+
+
+@pytest.mark.parametrize("at", range(14))
+@pytest.mark.parametrize("what", ["read", "apply"])
+def test_branches_are_opened_meanwhile(shared: Backend, what: str, at: int) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
+    whole = {each.id: other.get("t", each.id).state for each in other.log("t")}
+
+    def act() -> None:
+        whole["90"] = {"on": "an old one"}
+        other.put("t", whole["90"], id="90", parent="5")
+        other.fork("t", "6", branch="fork")
+
+    meddling.arm(act=act, **{what: at})
+    prune(store, dropping_ids("0", "4", "7"))
+    meddling.arm(act=lambda: None)
+    expected = {id: state for id, state in whole.items() if id not in ("0", "4", "7")}
+    for each in (store, other):
+        assert {got.id: each.get("t", got.id).state for got in each.log("t")} == expected
+        assert "90" not in whole or each.get("t", branch="fork").id == "6"
+
+
+def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
+    class Growing(Wrapper):
+        """Has a step appended on the last one before each batch."""
+
+        active = False
+
+        async def apply(self, batch: Batch) -> int | None:
+            if self.active and any(isinstance(each, Put) and each.space is LINES for each in batch):
+                other.put("t", {"n": "more"}, parent=str(other.log("t", limit=1)[0].id))
+                other.fork("t", branch=f"fork {len(other.branches('t'))}")
+            return await self.inner.apply(batch)
+
+    growing = Growing(shared)
+    store = store_on(growing, fold_every=3)
+    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
+    for n in range(3):
+        store.put("t", {"n": n}, id=str(n))
+    growing.active = True
+    with pytest.raises(Conflict, match="kept changing"):
+        prune(store, dropping_ids("0"))
+    growing.active = False
+    assert len(store.log("t")) > 90
+    prune(store, dropping_ids("0"))
+    assert store.log("t")[-1].id == "1"
+
+
+# Killed -----------------------------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_point(shared: Backend) -> None:
+    for lives in range(1000):
+        store = filled(shared)
+        before = Picture(store)
+        dropped = {(0, 0), (0, 4), (0, 7), (1, 0)}
+        try:
+            prune(store_on(Mortal(shared, lives), fold_every=3), dropping(dropped))
+            break
+        except Unavailable:
+            pass
+        later = store_on(shared, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
+        now = Picture(later)
+        assert now.steps.keys() in (before.steps.keys(), before.steps.keys() - dropped)
+        for place, each in now.steps.items():
+            assert identical(each.state, before.steps[place].state)
+        prune(later, dropping(dropped))
+        later.compact("t")
+        check_pruned(later, before, dropped)
+        later.delete("t")
+    assert lives > 20
+
+
+def test_power_cuts(tmp_path: Path) -> None:
+    states: dict[str, Any] = {}
+    dropped = ("0", "2", "5", "7", "80")
+
+    def workload(folder: Path, recorder: Recorder) -> None:
+        url = f"sqlite:///{folder}/store.db"
+        opened = run(SQLite.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
+        store = filled(opened, clock=Clock())
+        states.update({each.id: store.get("t", each.id).state for each in store.log("t")})
+        recorder.mark("filled")
+        prune(store, dropping_ids(*dropped))
+        recorder.mark("pruned")
+        run(opened.close())
+
+    left = {"before": 0, "after": 0}
+
+    def verify(folder: Path, labels: Labels) -> None:
+        if not labels:
+            return
+        opened = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+        store = store_on(opened, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
+        try:
+            found = {each.id: store.get("t", each.id).state for each in store.log("t")}
+            kept = {id: state for id, state in states.items() if id not in dropped}
+            assert found == kept or (found == states and "pruned" not in labels)
+            left["before" if found == states else "after"] += 1
+            before = Picture(store)
+            prune(store, dropping_ids("1", "0"))
+            check_pruned(store, before, {(0, 0), (0, 1)} & before.steps.keys())
+            assert run(opened.check()) == []
+        finally:
+            run(opened.close())
+
+    check_cuts(record(workload, checksums=True), verify, cuts=300)
+    assert all(left.values()), "some cuts are before the switch, and some after it"
+
+
+def test_nothing_else_is_touched(shared: Backend) -> None:
+    store = filled(shared)
+    store.put("u", {"large": LARGE + "0"}, id="0", name="mine")
+    before = rows_of(shared, Line("", "u"))
+    assert [len(before[space.name]) for space in (LINES, STEPS, OBJECTS, REFS)] == [1, 1, 1, 1]
+    prune(store, dropping_ids("0", "1", "2"))
+    assert rows_of(shared, Line("", "u")) == before
