@@ -129,8 +129,7 @@ class Seen(NamedTuple):
 
     messages: list[Any]
     kinds: list[type]
-    names: list[tuple[str, ...]]
-    """The names of the fields of each."""
+    fields: list[dict[str, Any]]
     levels: list[list[Any]]
     """What is in their fields, what is in that, and so on."""
     containers: list[Any]
@@ -150,10 +149,11 @@ class Seen(NamedTuple):
             return False
         if not all(map(is_, map(type, messages), self.kinds)) or any(map(_extra_of, messages)):
             return False
-        fields = list(map(_fields_of, messages))
+        # Fields of a model have their names for good. (To rename one behind its back, in place, goes unseen.)
         return (
-            list(map(tuple, fields)) == self.names
-            and _same(get_referents(*fields), self.levels[0])
+            all(map(is_, map(_fields_of, messages), self.fields))
+            and list(map(len, self.fields)) == list(map(SHAPED_COUNTS.__getitem__, self.kinds))
+            and _same(get_referents(*self.fields), self.levels[0])
             and _same_below(self.levels)
             and list(map(len, self.containers)) == self.lengths
             and _same(list(chain.from_iterable(self.dicts)), self.keys)
@@ -165,7 +165,7 @@ class Seen(NamedTuple):
         return Seen(
             self.messages + more.messages,
             self.kinds + more.kinds,
-            self.names + more.names,
+            self.fields + more.fields,
             [one + other for one, other in zip(self.levels, more.levels, strict=False)] + deep[len(shallow) :],
             self.containers + more.containers,
             self.lengths + more.lengths,
@@ -205,7 +205,7 @@ def look_at(messages: list[Any], packed: list[bytes], room: int) -> Seen | None:
     return Seen(
         messages,
         kinds,
-        list(map(tuple, map(_fields_of, messages))),
+        list(map(_fields_of, messages)),
         levels,
         containers,
         list(map(len, containers)),
@@ -222,7 +222,7 @@ def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int
     held = get_referents(*fields)
     if get_referents(*held):
         return look_at(messages, packed, room)
-    return Seen(messages, list(map(type, messages)), list(map(tuple, fields)), [held], [], [], [], [], packed, weight)
+    return Seen(messages, list(map(type, messages)), fields, [held], [], [], [], [], packed, weight)
 
 
 def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:
