@@ -28,6 +28,10 @@ _PLAIN = SCALARS | {list, dict}
 NOT_NATIVE = (OverflowError, UnicodeEncodeError)
 """What the encoder raises for an integer over 64 bits and for a string that is not valid Unicode."""
 
+# What shows that values must be looked at one by one: the last two if another thread put in something that was not
+# there when it was looked at, or if a message was never given all of its parts.
+_LOOK_CLOSER = (*NOT_NATIVE, TypeError, AttributeError)
+
 BATCH = 512
 """How many values are looked at together."""
 
@@ -65,8 +69,8 @@ def encode_batch(values: list[Any], room: int) -> list[bytes] | None:
             if not levels or not _unchanged(levels, lengths):
                 return None
             return list(map(wire.top, encoded)) if list in distinct else encoded
-    except (*NOT_NATIVE, TypeError):
-        pass  # TypeError: another thread put in something that was not there when it was looked at
+    except _LOOK_CLOSER:
+        pass
     return None
 
 
@@ -227,13 +231,16 @@ def look_at_new(messages: list[Any], packed: list[bytes], weight: int, room: int
 
 def pack_again(values: list[Any], seen: Seen | None, room: int) -> Seen | None:
     """Messages packed, of which some may have been packed before; None if they can not be packed together."""
-    if seen is not None and not seen.starts(values):
-        seen = None
-    for start in range(0 if seen is None else len(seen.messages), len(values), BATCH):
-        more = _pack_new(values[start : start + BATCH], room)
-        if more is None:
-            return None
-        seen = more if seen is None else seen.and_then(more)
+    try:
+        if seen is not None and not seen.starts(values):
+            seen = None
+        for start in range(0 if seen is None else len(seen.messages), len(values), BATCH):
+            more = _pack_new(values[start : start + BATCH], room)
+            if more is None:
+                return None
+            seen = more if seen is None else seen.and_then(more)
+    except _LOOK_CLOSER:
+        return None
     return seen
 
 
@@ -241,11 +248,8 @@ def _pack_new(values: list[Any], room: int) -> Seen | None:
     seen = look_at(values, [], room)
     if seen is None:
         return None
-    try:
-        packed = _encode_messages(values)
-        seen = seen._replace(packed=packed, weight=sum(map(len, packed)))
-    except (*NOT_NATIVE, TypeError):
-        return None
+    packed = _encode_messages(values)
+    seen = seen._replace(packed=packed, weight=sum(map(len, packed)))
     if max(map(len, seen.packed)) > room:
         return None
     return seen if active_count() == 1 or seen.starts(values) else None
