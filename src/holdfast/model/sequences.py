@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import compress, count
-from operator import ne
+from operator import is_, ne
 from typing import NamedTuple
 
 
@@ -22,6 +22,8 @@ class Run(NamedTuple):
 
 def common_prefix(old: Sequence[bytes], new: Sequence[bytes]) -> int:
     """How many items both start with."""
+    if all(map(is_, old, new)):
+        return min(len(old), len(new))  # as it is for lists that grow
     return next(compress(count(), map(ne, old, new)), min(len(old), len(new)))
 
 
