@@ -38,17 +38,15 @@ class Copier:
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
         leases = {new: Lease(self._ground, new, "copy") for new in names.values()}
-        taken: list[Lease] = []
         try:
             for lease in leases.values():
                 await lease.take()
-                taken.append(lease)
             for _ in range(_ATTEMPTS):
                 if await self._copy_all(names, leases):
                     return
             raise Conflict("the threads kept changing while they were copied", hint="Try again")
         finally:
-            for lease in taken:
+            for lease in leases.values():
                 await lease.give_back()
 
     async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:

@@ -60,7 +60,7 @@ class Lease:
         return await self._ground.backend.apply([self.condition()]) is None
 
     async def give_back(self) -> None:
-        """Let others have it."""
+        """Let others have it, if it is held: whoever was interrupted while taking it may not know."""
         await self._ground.backend.apply([self.condition(), self.end()])
 
     def _taken(self) -> Conflict:

@@ -68,8 +68,8 @@ class Rewriter:
         done in full or not at all. Appends go on meanwhile. `Conflict` if another rewrite of the thread is under way.
         """
         lease = Lease(self._ground, line, "rewrite")
-        await lease.take()
         try:
+            await lease.take()
             for _ in range(_ATTEMPTS):
                 try:
                     if await self._rewrite(line, lease, choose):
