@@ -111,7 +111,7 @@ class Rewriter:
                 break
             if failed < 3:  # not ours any more, or changed in more than its newest steps
                 if not await lease.is_held():
-                    raise Conflict("another took over the rewrite of the thread", where=f"thread {line}")
+                    raise _taken_over(line)
                 return False
         await self._sweep(line, walk.fresh, lease)
         return True
@@ -177,7 +177,7 @@ class Rewriter:
         conditions = [walk.lease.condition(), self._lines.unchanged(line, walk.info)]
         if await self._backend.apply([*conditions, *rows]) is not None:
             if not await walk.lease.is_held():
-                raise Conflict("another took over the rewrite of the thread", where=f"thread {line}")
+                raise _taken_over(line)
             raise _Overtaken
         await walk.lease.show_life()
         stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
@@ -202,6 +202,14 @@ class Rewriter:
         swept = [Delete(NODES, (*line, info.form - 1)), Delete(NODES, (*line, info.form + 1))]
         # Refused, it is for whoever has the lease now.
         await self._backend.apply([*conditions, *swept])
+
+
+def _taken_over(line: Line) -> Conflict:
+    return Conflict(
+        "another took this rewrite of the thread for dead, and began its own",
+        where=f"thread {line}",
+        hint="Wait for it to end",
+    )
 
 
 class _Overtaken(Exception):

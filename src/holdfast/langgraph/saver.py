@@ -356,6 +356,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         found = await self._engine.lines.names(self.store.tenant, below)
         return [root, *(line for line in found if line != root and names.split_name(line.name)[0] == thread_id)]
 
+    async def _existing(self, thread_id: str) -> builtins.list[Line]:
+        """The same, of which the thread's own may not be there."""
+        root, *others = await self._thread(thread_id)
+        return others if await self._engine.lines.look(root) is None else [root, *others]
+
     def _pending(self, writes: Sequence[Write]) -> builtins.list[tuple[str, str, Any]]:
         values = self._codec.unpack_items(write.packed for write in writes)
         return [
@@ -419,13 +424,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         `Conflict` if there is a thread of the new name.
         """
         tenant, target = self.store.tenant, str(target_thread_id)
-        taken = [line for line in await self._thread(target) if await self._engine.lines.look(line) is not None]
-        if taken:
+        if await self._existing(target):
             raise Conflict(f"there is a thread {target!r} already", hint="Delete it first, or copy to another name")
         copies = {
             line: names.line(tenant, target, names.split_name(line.name)[1])
-            for line in await self._thread(str(source_thread_id))
-            if await self._engine.lines.look(line) is not None
+            for line in await self._existing(str(source_thread_id))
         }
         await self._engine.copier.copy(copies)
 
@@ -440,7 +443,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         if strategy not in ("keep_latest", "delete"):
             raise Invalid(f"the strategy is 'keep_latest' or 'delete', not {strategy!r}")
         for thread_id in map(str, thread_ids):
-            lines = [line for line in await self._thread(thread_id) if await self._engine.lines.look(line) is not None]
+            lines = await self._existing(thread_id)
             if strategy == "delete":
                 await self._engine.lines.delete(*lines)
                 continue
