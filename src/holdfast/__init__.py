@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.errors import NotFound as NotFound
     from holdfast.errors import Transient as Transient
     from holdfast.errors import Unavailable as Unavailable
+    from holdfast.errors import Uncertain as Uncertain
     from holdfast.errors import Unsupported as Unsupported
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
@@ -64,6 +65,7 @@ _ERRORS = (
     "NotFound",
     "Transient",
     "Unavailable",
+    "Uncertain",
     "Unsupported",
 )
 _CODEC = ("Codec", "Inert", "Limits", "Registry")

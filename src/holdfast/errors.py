@@ -6,6 +6,7 @@
     ├── NotFound        (LookupError)      what was named is not there
     ├── Conflict                           the place in the line is taken
     ├── Transient                          may work when tried again; the only kind that is retried
+    │   └── Uncertain                      and what was to be done may have been done
     ├── Unavailable     (OSError)          the store is closed, or failed and must be opened anew
     ├── Corrupt         (ValueError)       stored bytes are not what was written
     ├── Denied          (PermissionError)  the caller may not do this, or the key is gone
@@ -47,6 +48,10 @@ class Conflict(HoldfastError):
 
 class Transient(HoldfastError):
     """A failure that may pass. The only kind that is retried."""
+
+
+class Uncertain(Transient):
+    """No answer came: a change may have been made, or may yet be. Saving again under the same id is safe."""
 
 
 class Unavailable(HoldfastError, OSError):

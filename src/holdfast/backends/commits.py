@@ -206,7 +206,7 @@ class CommitQueue:
         try:
             self._commit([ticket.batch for ticket in group], self._outcomes)
         except Exception as error:  # noqa: BLE001 - the answer to all of them
-            self._outcomes = [error if ticket is group[0] else _again(error) for ticket in group]
+            self._outcomes = [error if ticket is group[0] else again(error) for ticket in group]
         finally:
             self._committing = None
 
@@ -215,7 +215,7 @@ class CommitQueue:
         group: list[Ticket] = []
         size = 0
         for ticket in self._queued:
-            size += _size(ticket.batch)
+            size += size_of(ticket.batch)
             if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
                 break
             group.append(ticket)
@@ -298,11 +298,12 @@ def _deliver(tickets: list[Ticket]) -> None:
         ticket.deliver()
 
 
-def _size(batch: Batch) -> int:
+def size_of(batch: Batch) -> int:
+    """The bytes of the bodies in a batch."""
     return sum(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
 
 
-def _again(error: Exception) -> Exception:
+def again(error: Exception) -> Exception:
     """The same error for another caller, so that two threads do not write into one traceback."""
     if not isinstance(error, HoldfastError):
         return error

@@ -112,6 +112,11 @@ class Capabilities(NamedTuple):
     """How many bytes the body of a row may have: 1 MiB at least."""
     max_batch: int
     """How many bytes of bodies a batch may have: as many as a body at least."""
+    fresh: bool = True
+    """A read sees what was acknowledged to other processes. Where not, it sees what this process wrote, and what was
+    there when a condition failed."""
+    projected: bool = False
+    """Readable rows are kept beside the log, unless the caller wants it otherwise."""
 
 
 class Backend(ABC):
@@ -156,7 +161,7 @@ class Backend(ABC):
         key, one fails. A batch writes no key twice and deletes nothing that it wrote; it may delete first and then
         write, and may expect what it writes. An empty batch is acknowledged after all that this
         process submitted before it. If the caller is cancelled or the process dies, the batch is made whole or not at
-        all. If it raises, nothing was made, unless it raises `Unavailable`: then it may have been.
+        all. If it raises, nothing was made, unless it raises `Unavailable` or `Uncertain`: then it may have been.
         """
 
     @abstractmethod
@@ -170,6 +175,10 @@ class Backend(ABC):
     @abstractmethod
     async def tidy(self) -> None:
         """Give room that deletions freed back, as far as that is cheap."""
+
+    async def status(self) -> dict[str, int | float | str]:
+        """How the store is doing, by name: what waits, what was healed, what is cut off. For people and monitors."""
+        return {}
 
     @abstractmethod
     async def close(self) -> None:

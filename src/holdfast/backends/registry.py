@@ -14,6 +14,12 @@ from holdfast.errors import Config
 GROUP = "holdfast.backends"
 """The entry point group of backends."""
 
+_EXTRAS = {
+    "memory": "",
+    "sqlite": "",
+}
+"""The schemes that come with this package, and the extra that brings what each needs."""
+
 
 def backend_for(url: str) -> type[Backend]:
     """The backend for a URL's scheme."""
@@ -41,16 +47,31 @@ def backend_for(url: str) -> type[Backend]:
 
 def schemes() -> list[str]:
     """The URL schemes that can be opened here."""
-    return sorted({"memory", "sqlite", *entry_points(group=GROUP).names})
+    return sorted({*_EXTRAS, *entry_points(group=GROUP).names})
 
 
 def _built_in(scheme: str) -> type[Backend] | None:
-    if scheme == "sqlite":
-        from holdfast.backends.sqlite import SQLite
+    if scheme not in _EXTRAS:
+        return None
+    try:
+        return _load(scheme)
+    except ModuleNotFoundError as error:
+        if not _EXTRAS[scheme]:
+            raise
+        raise Config(
+            f"a store at {scheme}:// needs {error.name}, which is not installed",
+            hint=f"Install it with: pip install 'holdfast[{_EXTRAS[scheme]}]'",
+        ) from error
 
-        return SQLite
-    if scheme == "memory":
-        from holdfast.backends.memory import Memory
 
-        return Memory
-    return None
+def _load(scheme: str) -> type[Backend]:
+    """The backend of this package, loaded only now: drivers take their time."""
+    match scheme:
+        case "memory":
+            from holdfast.backends.memory import Memory
+
+            return Memory
+        case _:
+            from holdfast.backends.sqlite import SQLite
+
+            return SQLite

@@ -17,6 +17,9 @@ Scalar: TypeAlias = str | int | bytes
 
 Key: TypeAlias = tuple[Scalar, ...]
 
+MAX_NAME = 1024
+"""How many bytes of UTF-8 the name of a tenant, a line or anything else in a key may have."""
+
 
 @dataclass(frozen=True)
 class Space:

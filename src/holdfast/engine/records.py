@@ -9,12 +9,11 @@ from typing import NamedTuple
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
+from holdfast.backends.spaces import MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
 from holdfast.errors import Corrupt, Invalid, TooLarge
-from holdfast.model.keys import MAX_NAME
 from holdfast.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.model.objects import PIECE, Pointer, join, parse_pointer, split
 from holdfast.model.steps import Step

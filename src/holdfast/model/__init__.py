@@ -1,7 +1,6 @@
 """Lines, steps, differences, merges and folded states as pure functions over packed bytes: no I/O, no clock."""
 
 from holdfast.model.diff import diff, diff_maps
-from holdfast.model.keys import Key
 from holdfast.model.merge import Clash, Merged, Resolution, merge
 from holdfast.model.operations import EditList, EditMap, EditText, Operation, Set, apply, apply_map
 from holdfast.model.packed import Packed, PackedMap, flatten, pack_state, unpack_state
@@ -13,7 +12,6 @@ __all__ = [
     "EditMap",
     "EditText",
     "Header",
-    "Key",
     "Merged",
     "Operation",
     "Packed",

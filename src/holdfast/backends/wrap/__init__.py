@@ -45,5 +45,8 @@ class Wrapper(Backend):
     async def tidy(self) -> None:
         await self.inner.tidy()
 
+    async def status(self) -> dict[str, int | float | str]:
+        return await self.inner.status()
+
     async def close(self) -> None:
         await self.inner.close()

@@ -1,0 +1,379 @@
+"""Stores that are reached over a network, through clients written for asyncio.
+
+Such a client runs in a loop of its own, in one thread of the store, which serves sync callers and every event loop. A
+backend here says how to connect, how to answer queries and how to commit a group of batches; this module does what is
+the same for all of them: batches that come at the same time are sent together, what was cut off is sent again, and the
+outcome of a batch whose answer was lost is found out, not guessed.
+
+**How an answer that was lost is found.** Each group is sent under a `Stamp`. A store keeps, in the same transaction as
+the group, the number and the outcomes of the last group of each slot. A group that arrives again is answered with these
+outcomes; one that was overtaken by a later group of its slot is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import threading
+import weakref
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from holdfast.backends.commits import Outcome, again, size_of
+from holdfast.backends.forks import renew_after_fork
+from holdfast.backends.port import Backend, Batch, Query, Row, Suspension
+from holdfast.errors import HoldfastError, Transient, Unavailable, Uncertain
+
+T = TypeVar("T")
+
+TIMEOUT = 30.0
+"""For how many seconds to go on trying, unless told otherwise."""
+
+_MAX_BATCHES = 256
+_MAX_BYTES = 4 << 20
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+
+
+class Interrupted(Exception):
+    """The server did not answer, or asks to try again; raised by backends inside their loop.
+
+    `sent` tells that a group may have been made all the same. It is then sent again under its stamp.
+    """
+
+    def __init__(self, why: str, *, sent: bool = False) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
+class Stamp(NamedTuple):
+    """What tells a group from all others: whose it is, and the how many-th of its slot."""
+
+    client: str
+    slot: int
+    number: int
+
+
+class Network(Backend):
+    """A store behind a client for asyncio. The methods to give are called in the store's own loop only."""
+
+    slots: ClassVar[int] = 2
+    """How many groups may be on their way at a time. What comes meanwhile waits, and makes up the next group."""
+
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._loop: _Loop | None = None
+        self._groups: _Groups | None = None
+        self._closed = False
+        self._left: list[object] = []
+        renew_after_fork(self)
+
+    @abstractmethod
+    async def _connect(self) -> object:
+        """Open the client, and see that the store is there. Returns what a forked child must not touch."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close the client."""
+
+    @abstractmethod
+    async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """As `read`. May raise `Interrupted`, and is then called again."""
+
+    @abstractmethod
+    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+        """Make a group of batches, each whole or not at all; one that is refused does not keep the others from it.
+
+        No batch is empty. May raise `Interrupted`, and is then called again with the same stamp. Any other error says
+        that nothing was made.
+        """
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        return await self._asked(lambda: self._answer(queries))
+
+    async def apply(self, batch: Batch) -> int | None:
+        asked: _Asked[int | None] = _Asked(lambda future: self._submit(batch, future))
+        return await asked
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            await _Asked(lambda future: loop.run(self._end, future))
+            loop.stop()
+
+    def renew_locks(self) -> None:
+        """For a forked child: it has neither the loop's thread nor a right to use the connections."""
+        self._lock = threading.Lock()
+        if self._loop is not None:
+            self._left.append((self._loop, self._groups))
+            self._loop = None
+
+    async def start(self) -> None:
+        """Connect. Part of opening."""
+        try:
+            await _Asked(lambda future: self._running().run(_nothing, future))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _asked(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a coroutine in the store's loop returns; tried again while it is interrupted, until the deadline."""
+        asked: _Asked[T] = _Asked(lambda future: self._running().run(lambda: self._insist(question), future))
+        return await asked
+
+    async def _insist(self, question: Callable[[], Coroutine[Any, Any, T]], change: bool = False) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        pause = _FIRST_PAUSE
+        sent, why = False, ""
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await question()
+            except Interrupted as interrupted:
+                sent, why = sent or interrupted.sent, str(interrupted)
+            except TimeoutError:
+                sent, why = change, why or "no answer came"
+            if loop.time() + pause >= deadline:
+                raise self._gave_up(why, sent)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _gave_up(self, why: str, sent: bool) -> Transient:
+        if sent:
+            return Uncertain(
+                f"the server did not say in {self._timeout:g} s whether it made a change: {why}",
+                where=self.url,
+                hint="Look whether it did before you do it again; saving again under the same id is always safe",
+            )
+        return Transient(
+            f"the server could not be used for {self._timeout:g} s: {why}",
+            where=self.url,
+            hint="Nothing was done. Try again when it is back",
+        )
+
+    def _submit(self, batch: Batch, future: Future[int | None]) -> None:
+        loop = self._running()
+        groups = self._groups
+        assert groups is not None  # noqa: S101 - comes with the loop
+        loop.call(groups.add, _Ticket(batch, future), future)
+
+    def _running(self) -> _Loop:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+            if self._loop is None:
+                self._loop = loop = _Loop(self._begin)
+                self._groups = _Groups(self._send, self.slots)
+                self._finalizer = weakref.finalize(self, loop.stop)
+            return self._loop
+
+    async def _begin(self) -> None:
+        self._left.append(await self._insist(self._connect))
+
+    async def _end(self) -> None:
+        if self._groups is not None:
+            await self._groups.drain()
+        await self._disconnect()
+
+    async def _send(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+        return await self._insist(lambda: self._commit(batches, stamp), change=True)
+
+
+class _Asked(Suspension[T]):
+    """Something the store's loop does."""
+
+    def __init__(self, begin: Callable[[Future[T]], None]) -> None:
+        self._begin = begin
+
+    def wait(self) -> T:
+        return self._begun().result()
+
+    def watch(self) -> asyncio.Future[T]:
+        return asyncio.wrap_future(self._begun())
+
+    def _begun(self) -> Future[T]:
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()  # whoever stops waiting takes nothing back
+        self._begin(future)
+        return future
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._work, name="holdfast-network", daemon=True)
+        self._thread.start()
+        self._begun: Future[None] = Future()
+        self._begun.set_running_or_notify_cancel()
+        self._loop.call_soon_threadsafe(self._spawn, begin, self._begun)
+
+    def run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+        """Have a coroutine run after the store was connected, and its result put into a future."""
+
+        def later(begun: Future[None]) -> None:
+            error = begun.exception()
+            if error is None:
+                self._spawn(start, future)
+            else:
+                future.set_exception(_another(error))
+
+        self._then(later)
+
+    def call(self, function: Callable[[T], None], argument: T, future: Future[Any]) -> None:
+        """Have a function called, or its future fail, after the store was connected."""
+
+        def later(begun: Future[None]) -> None:
+            error = begun.exception()
+            if error is None:
+                function(argument)
+            else:
+                future.set_exception(_another(error))
+
+        self._then(later)
+
+    def stop(self) -> None:
+        """End the thread. Nothing may be under way."""
+        if not self._loop.is_closed() and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+
+    def _then(self, later: Callable[[Future[None]], None]) -> None:
+        if self._begun.done():
+            self._loop.call_soon_threadsafe(later, self._begun)
+        else:
+            self._begun.add_done_callback(later)  # called in the loop: there it is done
+
+    def _spawn(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+        task = self._loop.create_task(_fill(start, future))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+async def _fill(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+    try:
+        result = await start()
+    except BaseException as error:  # noqa: BLE001 - goes to whoever waits
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+async def _nothing() -> None:
+    """To wait for what comes before."""
+
+
+class _Ticket(NamedTuple):
+    """A batch, and where its outcome goes."""
+
+    batch: Batch
+    future: Future[int | None]
+
+
+class _Groups:
+    """Sends batches in groups, some at a time. Lives in the store's loop."""
+
+    def __init__(self, send: Callable[[list[Batch], Stamp], Coroutine[Any, Any, list[Outcome]]], slots: int) -> None:
+        self._send = send
+        self._client = secrets.token_hex(8)
+        self._free = deque(range(slots))
+        self._numbers = [0] * slots
+        self._queued: deque[_Ticket] = deque()
+        self._open: set[asyncio.Future[None]] = set()
+        """One for each group under way, done when its batches have been answered."""
+
+    def add(self, ticket: _Ticket) -> None:
+        """Send a batch, now or with others. One that is empty is answered after all that came before it."""
+        if not ticket.batch and not self._open and not self._queued:
+            ticket.future.set_result(None)
+            return
+        self._queued.append(ticket)
+        self._start()
+
+    async def drain(self) -> None:
+        """Wait until all is answered."""
+        while self._open:
+            await asyncio.wait(self._open)
+
+    def _start(self) -> None:
+        while self._free and self._queued:
+            group = self._next_group()
+            if not group:
+                return
+            slot = self._free.popleft()
+            self._numbers[slot] += 1
+            task = asyncio.get_running_loop().create_task(
+                self._commit(group, Stamp(self._client, slot, self._numbers[slot]))
+            )
+            self._open.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._open.discard(task)
+        self._start()
+
+    def _next_group(self) -> list[_Ticket]:
+        """What is sent next; nothing, where the first that waits has to wait for those under way."""
+        group: list[_Ticket] = []
+        size = 0
+        while self._queued:
+            ticket = self._queued[0]
+            if not ticket.batch:
+                if group or self._open:
+                    break
+                self._queued.popleft().future.set_result(None)
+                continue
+            size += size_of(ticket.batch)
+            if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
+                break
+            group.append(self._queued.popleft())
+        return group
+
+    async def _commit(self, group: list[_Ticket], stamp: Stamp) -> None:
+        try:
+            outcomes = await self._send([ticket.batch for ticket in group], stamp)
+        except BaseException as error:  # noqa: BLE001 - the answer to all of them
+            outcomes = [error if isinstance(error, HoldfastError) else _broken(error)] * len(group)
+        finally:
+            self._free.append(stamp.slot)
+        for ticket, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                ticket.future.set_exception(again(outcome))
+            else:
+                ticket.future.set_result(outcome)
+
+
+def _another(error: BaseException) -> BaseException:
+    """The same error, for another caller."""
+    return again(error) if isinstance(error, Exception) else error
+
+
+def _broken(error: BaseException) -> Exception:
+    failure = Unavailable(f"the commit broke off: {error!r}", hint="Open the store anew, and see what was made")
+    failure.__cause__ = error
+    return failure

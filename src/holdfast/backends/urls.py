@@ -1,0 +1,86 @@
+"""Reading the URL of a store: its parts, its options, and how to show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from holdfast.errors import Config
+
+T = TypeVar("T")
+
+
+def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A URL without the options that Holdfast knows, and these: from the query, or given, which counts for more.
+
+    What else is in the query stays in the URL, for the driver. An option that is given and not known is refused.
+    """
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        raise Config(
+            f"a store at {urlsplit(url).scheme}:// takes no option {unknown[0]!r}",
+            where=without_password(url),
+            hint=f"It takes {', '.join(sorted(known))}" if known else "It takes none",
+        )
+    address, mark, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = {name: value for name, value in pairs if name in known}
+    rest = urlencode([pair for pair in pairs if pair[0] not in known], quote_via=quote)
+    return (f"{address}{mark}{rest}" if rest else address), {**options, **given}
+
+
+def number(url: str, name: str, value: object, least: float = 0.0, most: float = 1e9) -> float:
+    """An option that is a number."""
+    return _read(url, name, value, float, lambda found: least <= found <= most, f"a number from {least:g} to {most:g}")
+
+
+def whole(url: str, name: str, value: object, least: int = 0, most: int = 1 << 40) -> int:
+    """An option that is a whole number."""
+    return _read(url, name, value, int, lambda found: least <= found <= most, f"a whole number from {least} to {most}")
+
+
+def switch(url: str, name: str, value: object) -> bool:
+    """An option that is on or off."""
+    known = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+    found = value if isinstance(value, bool) else known.get(str(value).lower())
+    if found is None:
+        raise Config(f"{name} cannot be {value!r}", where=without_password(url), hint="It is true or false")
+    return found
+
+
+def choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
+    """An option that is one of some words."""
+    if value not in choices:
+        raise Config(
+            f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is one of {', '.join(choices)}"
+        )
+    return str(value)
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown: without the password, in the address or in the query."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc
+        if "@" in host:
+            user, _, place = host.rpartition("@")
+            host = f"{user.partition(':')[0]}@{place}"
+        query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if not _secret(name)]
+        return urlunsplit(parts._replace(netloc=host, query=urlencode(query, quote_via=quote, safe="/:@")))
+    except ValueError:
+        return url.partition(":")[0] + ":…"
+
+
+def _secret(name: str) -> bool:
+    return any(part in name.lower() for part in ("password", "secret", "token", "key"))
+
+
+def _read(url: str, name: str, value: object, kind: Callable[[Any], T], fits: Callable[[T], bool], what: str) -> T:
+    try:
+        found = kind(value)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or isinstance(value, bool) or not fits(found):
+        raise Config(f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is {what}")
+    return found
