@@ -111,7 +111,8 @@ class Network(Backend):
             self._closed = True
             loop, self._loop = self._loop, None
         if loop is not None:
-            await _Asked(lambda future: loop.run(self._end, future))
+            if not loop.failed():
+                await _Asked(lambda future: loop.run(self._end, future))
             loop.stop()
 
     def renew_locks(self) -> None:
@@ -175,6 +176,9 @@ class Network(Backend):
         with self._lock:
             if self._closed:
                 raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+            if self._loop is not None and self._loop.failed():
+                self._loop.stop()
+                self._loop = None  # perhaps it goes better now
             if self._loop is None:
                 self._loop = loop = _Loop(self._begin)
                 self._groups = _Groups(self._send, self.slots)
@@ -248,6 +252,10 @@ class _Loop:
 
         self._then(later)
 
+    def failed(self) -> bool:
+        """Whether the store could not be connected."""
+        return self._begun.done() and self._begun.exception() is not None
+
     def stop(self) -> None:
         """End the thread. Nothing may be under way."""
         if not self._loop.is_closed() and self._thread.is_alive():
@@ -259,7 +267,7 @@ class _Loop:
         if self._begun.done():
             self._loop.call_soon_threadsafe(later, self._begun)
         else:
-            self._begun.add_done_callback(later)  # called in the loop: there it is done
+            self._begun.add_done_callback(lambda begun: self._loop.call_soon_threadsafe(later, begun))
 
     def _spawn(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
         task = self._loop.create_task(_fill(start, future))

@@ -1,0 +1,241 @@
+"""What all stores behind a network share, on a store in memory that is reached through a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast.backends.commits import Outcome
+from holdfast.backends.memory import Memory
+from holdfast.backends.network import Interrupted, Network, Stamp
+from holdfast.backends.port import Batch, Capabilities, Create, Get, Query, Row
+from holdfast.backends.spaces import STEPS
+from holdfast.engine.drivers import arun, run
+from holdfast.errors import Config, Transient, Unavailable, Uncertain
+from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.rows import row_of
+
+SERVERS: dict[str, Server] = {}
+
+
+class Server:
+    """Rows, and what the server remembers of its clients."""
+
+    def __init__(self) -> None:
+        self.rows = Memory()
+        self.clients: dict[tuple[str, int], tuple[int, list[Outcome]]] = {}
+        self.groups: list[int] = []
+        self.before: Callable[[], None] = lambda: None
+        """Called when a group arrives."""
+        self.after: Callable[[], None] = lambda: None
+        """Called before it is answered."""
+        self.pause = 0.0
+
+
+class Near(Network):
+    """`near://name`: as far away as another thread."""
+
+    schemes = ("near",)
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Near:
+        if not url.startswith("near://"):
+            raise Config("this is not near", where=url)
+        timeout = options.pop("timeout", 30.0)
+        if options:
+            raise Config(f"no option {min(options)}", where=url)
+        store = cls(url, timeout)
+        await store.start()
+        return store
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31)
+
+    async def _connect(self) -> object:
+        self.server = SERVERS.setdefault(self.url, Server())
+        return self.server
+
+    async def _disconnect(self) -> None:
+        self.connected = False
+
+    async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
+        await asyncio.sleep(0)
+        return await self.server.rows.read(queries)
+
+    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+        await asyncio.sleep(self.server.pause)
+        self.server.before()
+        number, outcomes = self.server.clients.get(stamp[:2], (0, []))
+        if number != stamp.number:
+            assert number < stamp.number
+            outcomes = [await self.server.rows.apply(batch) for batch in batches]
+            self.server.clients[stamp[:2]] = stamp.number, outcomes
+            self.server.groups.append(len(batches))
+        self.server.after()
+        return outcomes
+
+    async def size(self) -> int:
+        return await self._asked(lambda: self.server.rows.size())
+
+    async def check(self) -> list[str]:
+        return await self._asked(lambda: self.server.rows.check())
+
+    async def tidy(self) -> None:
+        await self._asked(lambda: self.server.rows.tidy())
+
+
+class TestNear(BackendConformance):
+    @pytest.fixture
+    def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
+        url = f"near://{request.node.nodeid}"
+        SERVERS.pop(url, None)
+        yield Stores(url, kind=Near)
+        SERVERS.pop(url, None)
+
+
+@pytest.fixture
+def near(request: pytest.FixtureRequest) -> Iterator[Near]:
+    store = run(Near.open(f"near://{request.node.nodeid}", timeout=0.5))
+    yield store
+    run(store.close())
+
+
+def a_step(seq: int) -> Create:
+    return Create(STEPS, row_of(STEPS, "t", "l", 0, seq))
+
+
+def failing(times: int, sent: bool) -> Callable[[], None]:
+    """Is interrupted so many times, and then goes well."""
+    left = iter(range(times))
+
+    def fail() -> None:
+        if next(left, None) is not None:
+            raise Interrupted("the line was cut", sent=sent)
+
+    return fail
+
+
+def test_a_group_whose_answer_was_lost_is_made_once(near: Near) -> None:
+    near.server.after = failing(3, sent=True)
+    assert run(near.apply([a_step(0)])) is None
+    assert near.server.groups == [1]
+
+
+def test_a_group_that_did_not_arrive_is_sent_again(near: Near) -> None:
+    near.server.before = failing(3, sent=False)
+    assert run(near.apply([a_step(0)])) is None
+    assert near.server.groups == [1]
+
+
+def test_what_was_surely_not_made_is_transient(near: Near) -> None:
+    near.server.before = failing(1000, sent=False)
+    with pytest.raises(Transient, match=r"could not be used for 0\.5 s: the line was cut") as caught:
+        run(near.apply([a_step(0)]))
+    assert not isinstance(caught.value, Uncertain)
+    near.server.before = failing(0, sent=False)
+    assert run(near.apply([a_step(0)])) is None
+
+
+def test_what_may_have_been_made_is_uncertain(near: Near) -> None:
+    near.server.after = failing(1000, sent=True)
+    with pytest.raises(Uncertain, match="did not say in"):
+        run(near.apply([a_step(0)]))
+    assert run(near.read([Get(STEPS, [("t", "l", 0, 0)])])) != [[]]
+
+
+def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
+    near.server.pause = 60
+    began = time.monotonic()
+    with pytest.raises(Uncertain, match="no answer came"):
+        run(near.apply([a_step(0)]))
+    assert time.monotonic() - began < 10
+    near.server.pause = 0
+    assert run(near.apply([a_step(1)])) is None
+
+
+def test_batches_that_come_at_once_are_sent_together(near: Near) -> None:
+    near.server.pause = 0.05
+    with ThreadPoolExecutor(40) as pool:
+        assert set(pool.map(lambda seq: run(near.apply([a_step(seq)])), range(40))) == {None}
+    assert sum(near.server.groups) == 40
+    assert len(near.server.groups) < 20
+
+
+def test_an_empty_batch_waits_for_those_before_it(near: Near) -> None:
+    async def main() -> None:
+        near.server.pause = 0.1
+        first = [asyncio.create_task(arun(near.apply([a_step(seq)]))) for seq in range(3)]
+        await asyncio.sleep(0)
+        await arun(near.apply([]))
+        assert len(await written()) == 3
+        await asyncio.gather(*first)
+
+    async def written() -> list[Any]:
+        (rows,) = await arun(near.read([Get(STEPS, [("t", "l", 0, seq) for seq in range(3)])]))
+        return [row.key for row in rows]
+
+    asyncio.run(main())
+
+
+def test_an_error_that_nobody_foresaw_is_told(near: Near) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("of all things")
+
+    near.server.before = fail
+    with pytest.raises(Unavailable, match="of all things"):
+        run(near.apply([a_step(0)]))
+
+
+def test_closing_ends_the_thread() -> None:
+    store = run(Near.open("near://closing"))
+    assert any(thread.name == "holdfast-network" for thread in threading.enumerate())
+    threads = threading.active_count()
+    run(store.close())
+    assert threading.active_count() == threads - 1
+
+
+def test_a_store_that_is_let_go_of_ends_its_thread() -> None:
+    threads = threading.active_count()
+    store = run(Near.open("near://let-go"))
+    assert threading.active_count() == threads + 1
+    del store
+    deadline = time.monotonic() + 10
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        import gc
+
+        gc.collect()
+        time.sleep(0.01)
+    assert threading.active_count() == threads
+
+
+def test_an_opening_that_fails_leaves_no_thread() -> None:
+    class Far(Near):
+        async def _connect(self) -> object:
+            raise Config("nobody is there")
+
+    threads = threading.active_count()
+    with pytest.raises(Config, match="nobody is there"):
+        run(Far.open("near://far"))
+    assert threading.active_count() == threads
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_connects_anew(near: Near) -> None:
+    run(near.apply([a_step(0)]))
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = int(run(near.apply([a_step(1)])) is not None)
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert run(near.apply([a_step(1)])) is None
