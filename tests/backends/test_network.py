@@ -18,7 +18,7 @@ from holdfast.backends.network import Interrupted, Network, Stamp
 from holdfast.backends.port import Batch, Capabilities, Create, Get, Query, Row
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import arun, run
-from holdfast.errors import Config, Transient, Unavailable, Uncertain
+from holdfast.errors import Config, TooLarge, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import BackendConformance, Stores
 from holdfast.testing.rows import row_of
 
@@ -43,6 +43,7 @@ class Near(Network):
     """`near://name`: as far away as another thread."""
 
     schemes = ("near",)
+    limits = Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31)
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Near:
@@ -57,7 +58,7 @@ class Near(Network):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31)
+        return self.limits
 
     async def _connect(self) -> object:
         self.server = SERVERS.setdefault(self.url, Server())
@@ -192,6 +193,17 @@ def test_an_error_that_nobody_foresaw_is_told(near: Near) -> None:
     near.server.before = fail
     with pytest.raises(Unavailable, match="of all things"):
         run(near.apply([a_step(0)]))
+
+
+def test_what_is_too_large_is_refused(near: Near) -> None:
+    large = Create(STEPS, row_of(STEPS, "t", "l", 0, 0, body=bytes(5 << 20)))
+    near.limits = Capabilities(durable=False, shared=False, max_body=4 << 20, max_batch=4 << 20)
+    with pytest.raises(TooLarge, match="a record of 5242880 bytes is over the 4194304"):
+        run(near.apply([large]))
+    near.limits = Capabilities(durable=False, shared=False, max_body=6 << 20, max_batch=6 << 20)
+    with pytest.raises(TooLarge, match="a change of 10485760 bytes is over"):
+        run(near.apply([large, Create(STEPS, row_of(STEPS, "t", "l", 0, 1, body=bytes(5 << 20)))]))
+    assert near.server.groups == []
 
 
 def test_closing_ends_the_thread() -> None:

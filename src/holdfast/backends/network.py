@@ -25,8 +25,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from holdfast.backends.commits import Outcome, again, size_of
 from holdfast.backends.forks import renew_after_fork
-from holdfast.backends.port import Backend, Batch, Query, Row, Suspension
-from holdfast.errors import HoldfastError, Transient, Unavailable, Uncertain
+from holdfast.backends.port import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
+from holdfast.errors import HoldfastError, TooLarge, Transient, Unavailable, Uncertain
 
 T = TypeVar("T")
 
@@ -103,6 +103,7 @@ class Network(Backend):
         return await self._asked(lambda: self._answer(queries))
 
     async def apply(self, batch: Batch) -> int | None:
+        self._check_size(batch)
         asked: _Asked[int | None] = _Asked(lambda future: self._submit(batch, future))
         return await asked
 
@@ -165,6 +166,25 @@ class Network(Backend):
             where=self.url,
             hint="Nothing was done. Try again when it is back",
         )
+
+    def _check_size(self, batch: Batch) -> None:
+        size = size_of(batch)
+        if size <= _MAX_BYTES:
+            return
+        limits = self.capabilities
+        largest = max(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
+        if largest > limits.max_body:
+            raise TooLarge(
+                f"a record of {largest} bytes is over the {limits.max_body} that this store keeps",
+                where=self.url,
+                hint="Save large values as values of their own, or in parts",
+            )
+        if size > limits.max_batch:
+            raise TooLarge(
+                f"a change of {size} bytes is over the {limits.max_batch} that this store makes at once",
+                where=self.url,
+                hint="Save less at a time",
+            )
 
     def _submit(self, batch: Batch, future: Future[int | None]) -> None:
         loop = self._running()

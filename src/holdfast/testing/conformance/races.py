@@ -98,6 +98,30 @@ class Races(Suite):
         _in_threads(count)
         assert column(LINES, plain.scan(LINES)[0], "created") == each * THREADS
 
+    @pytest.mark.parametrize("lines", [("line", "line"), ("line", "another")], ids=["one line", "two lines"])
+    def test_of_batches_that_exclude_each_other_one_is_made(
+        self, plain: Driven, handles: list[Backend], lines: tuple[str, str]
+    ) -> None:
+        """Each is made on condition that the other's row is not there."""
+        barrier = threading.Barrier(2)
+
+        def rows(key: int) -> list[Row]:
+            return [step(2 * key + side, line=line) for side, line in enumerate(lines)]
+
+        def compete(side: int) -> list[int]:
+            won = []
+            for key in range(KEYS):
+                mine, other = rows(key)[side], rows(key)[1 - side]
+                barrier.wait()
+                if run(handles[side].apply([Expect(STEPS, other.key, None), Create(STEPS, mine)])) is None:
+                    won.append(key)
+            return won
+
+        with ThreadPoolExecutor(2) as pool:
+            won = [*pool.map(compete, range(2))]
+        assert sorted(won[0] + won[1]) == list(range(KEYS))
+        assert len(plain.scan(STEPS)) == KEYS
+
     # Whole batches, one moment
 
     def test_readers_see_whole_batches_of_one_moment(self, plain: Driven, handles: list[Backend]) -> None:
