@@ -345,6 +345,7 @@ class LosesEveryThirdBatch(Wrapper):
     "test_of_tasks_that_create_one_key_one_wins",
     "test_of_event_loops_that_create_one_key_one_wins",
     "test_compare_and_set_loses_no_update",
+    "test_of_batches_that_exclude_each_other_one_is_made",
 )
 class LooksThenLeaps(Wrapper):
     """Tests conditions, and makes the changes a little later."""

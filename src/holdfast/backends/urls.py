@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from holdfast.errors import Config
 
@@ -60,16 +60,13 @@ def choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
 
 def without_password(url: str) -> str:
     """A URL as it may be shown: without the password, in the address or in the query."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc
-        if "@" in host:
-            user, _, place = host.rpartition("@")
-            host = f"{user.partition(':')[0]}@{place}"
-        query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if not _secret(name)]
-        return urlunsplit(parts._replace(netloc=host, query=urlencode(query, quote_via=quote, safe="/:@")))
-    except ValueError:
-        return url.partition(":")[0] + ":…"
+    address, mark, query = url.partition("?")
+    scheme, colon, rest = address.partition("://")
+    if "@" in rest and not rest.startswith("/"):
+        user, _, place = rest.rpartition("@")  # the last one: a password that was not quoted is not shown either
+        rest = f"{user.partition(':')[0]}@{place}"
+    pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _secret(pair[0])]
+    return f"{scheme}{colon}{rest}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@')}"
 
 
 def _secret(name: str) -> bool:

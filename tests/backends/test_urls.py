@@ -1,0 +1,78 @@
+"""Reading the URLs of stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.urls import choice, number, split_options, switch, whole, without_password
+from holdfast.errors import Config
+
+URL = "redis://user:pass@host/0?timeout=5&ssl=true&password=secret"
+
+
+def test_own_options_are_taken_out_and_the_rest_stays_for_the_driver() -> None:
+    url, options = split_options(URL, {"timeout": 0, "prefix": ""}, {"prefix": "p"})
+    assert url == "redis://user:pass@host/0?ssl=true&password=secret"
+    assert options == {"timeout": "5", "prefix": "p"}
+
+
+def test_what_is_given_counts_for_more_than_the_query() -> None:
+    assert split_options(URL, {"timeout": 0}, {"timeout": 7})[1] == {"timeout": 7}
+
+
+def test_without_a_query_nothing_is_added() -> None:
+    assert split_options("redis://host", {"timeout": 0}, {}) == ("redis://host", {})
+
+
+def test_an_unknown_option_is_refused_without_showing_the_password() -> None:
+    with pytest.raises(Config, match=r"takes no option 'patience'.*It takes timeout") as caught:
+        split_options(URL, {"timeout": 0}, {"patience": 1})
+    assert "pass" not in str(caught.value).replace("takes", "")
+    with pytest.raises(Config, match="It takes none"):
+        split_options(URL, {}, {"patience": 1})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://app:p%40ss@host:5432/db", "postgresql://app@host:5432/db"),
+        (
+            "postgresql://host/db?user=app&password=secret&sslmode=require",
+            "postgresql://host/db?user=app&sslmode=require",
+        ),
+        ("s3://bucket/prefix?secret_access_key=x&access_key_id=y&region=eu", "s3://bucket/prefix?region=eu"),
+        ("mongodb://a:b@one,two/db?replicaSet=rs0", "mongodb://a@one,two/db?replicaSet=rs0"),
+        ("sqlite:///agents.db", "sqlite:///agents.db"),
+        ("postgresql://[broken/db?password=x", "postgresql://[broken/db"),
+        ("memory:", "memory:"),
+        ("redis://u:p/a@ss@host/0", "redis://u@host/0"),
+        ("sqlite:///me@home.db", "sqlite:///me@home.db"),
+    ],
+)
+def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_numbers() -> None:
+    assert number(URL, "timeout", "2.5") == 2.5
+    assert whole(URL, "pool_size", "4", 1) == 4
+    for value in ("many", "-1", None, True, "nan"):
+        with pytest.raises(Config, match="timeout cannot be .* It is a number from 0"):
+            number(URL, "timeout", value)
+    for value in ("2.5", "0", "", True):
+        with pytest.raises(Config, match="pool_size cannot be .* It is a whole number from 1"):
+            whole(URL, "pool_size", value, 1)
+
+
+def test_switches() -> None:
+    assert [switch(URL, "rls", value) for value in (True, "true", "ON", "1", False, "no", 0)] == [True] * 4 + [
+        False
+    ] * 3
+    with pytest.raises(Config, match="rls cannot be 'perhaps'"):
+        switch(URL, "rls", "perhaps")
+
+
+def test_choices() -> None:
+    assert choice(URL, "durable", "waitaof", ("server", "waitaof")) == "waitaof"
+    with pytest.raises(Config, match="durable cannot be 'no'.* It is one of server, waitaof"):
+        choice(URL, "durable", "no", ("server", "waitaof"))
