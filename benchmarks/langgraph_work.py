@@ -66,6 +66,37 @@ class Chat:
         self.turns += 1
 
 
+class _Small(TypedDict):
+    messages: Annotated[list[BaseMessage], add_messages]
+    plan: str
+
+
+class Agent:
+    """A small agent of two nodes, which plans and answers, with a thread of its own."""
+
+    def __init__(self, saver: Saver, name: str, turns: int) -> None:
+        self.messages = chat(turns)
+        self.config = thread(name)
+        self.turns = 0
+        builder = StateGraph(_Small)
+        builder.add_node("plan", lambda state: {"plan": f"answer {len(state['messages'])}"})
+        builder.add_node("answer", lambda state: {"messages": [self.messages[len(state["messages"])]]})
+        builder.add_edge(START, "plan")
+        builder.add_edge("plan", "answer")
+        builder.add_edge("answer", END)
+        self.graph: Graph = builder.compile(checkpointer=saver)
+
+    def turn(self) -> None:
+        self.graph.invoke(self._next(), self.config, durability="sync")
+
+    async def aturn(self) -> None:
+        await self.graph.ainvoke(self._next(), self.config, durability="sync")
+
+    def _next(self) -> dict[str, Any]:
+        self.turns += 1
+        return {"messages": [self.messages[2 * self.turns - 2]]}
+
+
 class _Fan(TypedDict):
     found: Annotated[list[str], operator.add]
 

@@ -17,9 +17,13 @@ from benchmarks import (
     langgraph_plot,
     langgraph_shapes,
     langgraph_tasks,
+    server_chat,
+    server_tasks,
     store_cases,
+    store_counts,
+    store_latency,
 )
-from benchmarks.measure import Curve, Figure, Result, Row
+from benchmarks.measure import Curve, Figure, Result, Row, Table
 
 OUTPUT = pathlib.Path("build/bench.json")
 PLOT = OUTPUT.with_suffix(".png")
@@ -33,6 +37,10 @@ CASES: tuple[Case, ...] = (
     *langgraph_long.CASES,
     *langgraph_tasks.CASES,
     *langgraph_shapes.CASES,
+    *server_chat.CASES,
+    *server_tasks.CASES,
+    *store_latency.CASES,
+    *store_counts.CASES,
 )
 
 
@@ -40,6 +48,7 @@ def measure(selected: Sequence[Case], check: bool) -> Result:
     figures: list[Figure] = []
     rows: list[Row] = []
     curves: list[Curve] = []
+    tables: list[Table] = []
     for case in selected:
         print(f"… {(case.__doc__ or case.__name__).splitlines()[0]}", file=sys.stderr)
         result = _result(case)
@@ -49,7 +58,8 @@ def measure(selected: Sequence[Case], check: bool) -> Result:
         figures += result.figures
         rows += result.rows
         curves += result.curves
-    return Result(figures, rows, curves)
+        tables += result.tables
+    return Result(figures, rows, curves, tables)
 
 
 def _result(case: Case) -> Result:
@@ -64,6 +74,8 @@ def bound(figure: Figure) -> str:
 
 
 def state(figure: Figure) -> str:
+    if figure.missing:
+        return "MISSING"
     if not figure.holds:
         return "MISSED"
     if not figure.reached:
@@ -74,7 +86,7 @@ def state(figure: Figure) -> str:
 def print_figures(figures: Sequence[Figure]) -> None:
     width = max(len(figure.name) for figure in figures)
     for figure in figures:
-        value = f"{figure.value:8.2f} {figure.unit}"
+        value = "" if figure.missing else f"{figure.value:8.2f} {figure.unit}"
         print(f"{figure.name:<{width}}  {value:<18} {bound(figure):<14} {state(figure):<9} {figure.note}".rstrip())
 
 
@@ -93,6 +105,17 @@ def print_rows(rows: Sequence[Row]) -> None:
         )
 
 
+def print_table(table: Table) -> None:
+    print(f"\n{table.title}")
+    width = max(len(name) for name, _ in table.rows)
+    widths = [
+        max(len(each) for each in (column, *(cells[n] for _, cells in table.rows)))
+        for n, column in enumerate(table.columns)
+    ]
+    for name, cells in (("", table.columns), *table.rows):
+        print(f"{name:<{width}}  " + "  ".join(f"{cell:>{room}}" for cell, room in zip(cells, widths, strict=True)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 if a figure is outside its bound")
@@ -101,17 +124,20 @@ def main() -> int:
     selected = [case for case in CASES if arguments.select in case.__name__]
     if not selected:
         parser.error(f"no such case; there are {', '.join(case.__name__ for case in CASES)}")
-    figures, rows, curves = measure(selected, arguments.check)
+    figures, rows, curves, tables = measure(selected, arguments.check)
     if figures:
         print_figures(figures)
     if rows:
         print_rows(rows)
+    for table in tables:
+        print_table(table)
     OUTPUT.parent.mkdir(exist_ok=True)
     content = {
         "machine": {"python": platform.python_version(), "machine": platform.machine()},
         "figures": [each._asdict() for each in figures],
         "rows": [each._asdict() for each in rows],
         "curves": [each._asdict() for each in curves],
+        "tables": [each._asdict() for each in tables],
     }
     OUTPUT.write_text(json.dumps(content, indent=1) + "\n")
     print(f"written to {OUTPUT}", file=sys.stderr)

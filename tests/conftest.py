@@ -1,7 +1,9 @@
 """Settings for the whole test suite."""
 
 import os
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadlines: a shared runner may pause for longer than any useful limit.
@@ -17,3 +19,25 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_unconfigure() -> None:
+    """Stop the servers that the tests of this process started."""
+    servers = sys.modules.get("tests.servers")
+    if servers is not None:
+        servers.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the servers that could not be had: what was not tested should be seen."""
+    outcomes = terminalreporter.stats.get("skipped", []) + terminalreporter.stats.get("failed", [])
+    if not outcomes:
+        return
+    from tests.servers import MISSING
+
+    texts = [report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr) for report in outcomes]
+    missing = sorted({text.partition(MISSING)[2].splitlines()[0] for text in texts if MISSING in text})
+    if missing:
+        terminalreporter.section("servers that were missing", red=True)
+        for each in missing:
+            terminalreporter.line(each.removeprefix(": "))

@@ -6,12 +6,13 @@ from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from holdfast.backends.registry import backend_for
+from holdfast.backends.wrap.settings import resolve
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import CACHE_BYTES, Ground
-from holdfast.engine.records import check_name
+from holdfast.engine.records import check_name, is_sound
 from holdfast.errors import Config, Invalid
 from holdfast.store import AsyncStore, Operations, Store
 
@@ -19,21 +20,37 @@ S = TypeVar("S", bound=Operations)
 
 
 def open(  # noqa: A001 - reads as holdfast.open
-    url: str, *, tenant: str = "", cache_bytes: int = CACHE_BYTES, codec: Codec = default_codec, **options: Any
+    url: str | None = None,
+    *,
+    tenant: str = "",
+    cache_bytes: int = CACHE_BYTES,
+    codec: Codec = default_codec,
+    project: bool | None = None,
+    **options: Any,
 ) -> Store:
     """Open a store by its URL, and make it if it is not there.
 
+    `stores.main` stands for the URL of that name in `holdfast.toml`. Without a URL it is the one in `$HOLDFAST_URL`, or
+    else `stores.default` of that file.
+
     `tenant` keeps what different customers save apart: a store opened for one sees nothing of another's. `cache_bytes`
-    bounds the memory for what was read and saved last. Further options are the backend's own.
+    bounds the memory for what was read and saved last. `project` says whether readable rows are written beside the log;
+    without it, they are where the backend has them by default. Further options are the backend's own.
     """
-    return run(_opened(Store, url, tenant, cache_bytes, codec, options))
+    return run(_opened(Store, url, tenant, cache_bytes, codec, project, options))
 
 
 def aopen(
-    url: str, *, tenant: str = "", cache_bytes: int = CACHE_BYTES, codec: Codec = default_codec, **options: Any
+    url: str | None = None,
+    *,
+    tenant: str = "",
+    cache_bytes: int = CACHE_BYTES,
+    codec: Codec = default_codec,
+    project: bool | None = None,
+    **options: Any,
 ) -> _Opening:
     """The same for asyncio: `store = await aopen(url)`, or `async with aopen(url) as store`."""
-    return _Opening(_opened(AsyncStore, url, tenant, cache_bytes, codec, options))
+    return _Opening(_opened(AsyncStore, url, tenant, cache_bytes, codec, project, options))
 
 
 class _Opening:
@@ -62,9 +79,24 @@ class _Opening:
             await self._store.close()
 
 
-async def _opened(cls: type[S], url: str, tenant: str, cache_bytes: int, codec: Codec, options: dict[str, Any]) -> S:
+async def _opened(
+    cls: type[S],
+    name: Any,
+    tenant: str,
+    cache_bytes: int,
+    codec: Codec,
+    project: bool | None,
+    options: dict[str, Any],
+) -> S:
     check_name(tenant, "name of a tenant")
     if type(cache_bytes) is not int or cache_bytes < 0:
         raise Config(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
-    backend = await backend_for(url).open(url, **options)
-    return cls(Engine(Ground(backend, Cache(cache_bytes), codec)), tenant)
+    if project is not None and type(project) is not bool:
+        raise Config(f"project is True or False, not {project!r}")
+    url = resolve(name) if name is None or isinstance(name, str) else name
+    kind = backend_for(url)
+    backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))
+    backend.check_rows_with(is_sound)
+    if project is None:
+        project = backend.capabilities.projected
+    return cls(Engine(Ground(backend, Cache(cache_bytes), codec, project=project)), tenant)

@@ -12,8 +12,8 @@ from typing import Any, Self, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
-from holdfast.backends.port import Change, Create, Put, Row, Scan
-from holdfast.backends.spaces import LINES, REFS
+from holdfast.backends.port import Change, Create, Put, Row
+from holdfast.backends.spaces import REFS
 from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, Thread, to_datetime, to_time
 from holdfast.codec import Codec
 from holdfast.engine.append import Edit, OnConflict, Saving
@@ -21,6 +21,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
+from holdfast.engine.moving import Copied, Mover, Tell, copy_to_url
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
@@ -232,16 +233,16 @@ class Operations:
     async def stats(self) -> Stats:
         """The store in figures: its size, this tenant's threads, and what the cache holds."""
         cache, backend = self.engine.ground.cache, self.engine.ground.backend
-        threads, after = 0, ""
-        while True:
-            scan = Scan(LINES, (self.tenant,), start=(after,), limit=1000, bodies=False)
-            (rows,) = await backend.read([scan])
-            threads += len(rows)
-            if len(rows) < 1000:
-                break
-            after = str(rows[-1].key[1]) + "\0"
-        size = await backend.size()
+        threads, size = len(await self._lines.names(self.tenant)), await backend.size()
         return Stats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
+
+    @operation
+    async def status(self) -> dict[str, int | float | str]:
+        """How the store is doing, by name: what waits to be copied, what was healed, whether a breaker is open.
+
+        Which names there are depends on what the store is made of; a plain one may have none.
+        """
+        return await self.engine.ground.backend.status()
 
     # Names, tags, branches ------------------------------------------------------------------------------------
 
@@ -322,6 +323,47 @@ class Operations:
         """
         await self.engine.rewriter.rewrite(self._line(thread))
         await self.engine.ground.backend.tidy()
+
+    @operation
+    async def project(
+        self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
+    ) -> int:
+        """Make the readable rows of this tenant's threads, where they do not tell of the latest checkpoint.
+
+        For a store that had none so far, or was written to by programs that make none. Writers go on meanwhile. Begun
+        again it goes on where it ended, by itself, or `after` a thread by name. With `again` all rows are made anew.
+        `progress` is called with the name of each thread that was looked at, and how many that makes. Returns the
+        number of threads whose rows were made.
+        """
+        check_name(after, "name of a thread")
+        return await self.engine.projector.build_all(self.tenant, after, again, progress)
+
+    @operation
+    async def copy_to(
+        self, other: Operations | str, /, *, tenants: str = "own", progress: Tell | None = None, **options: Any
+    ) -> Copied:
+        """Copy all threads of this tenant to another store, given by itself or by its URL; with `tenants="all"`, those
+        of all tenants.
+
+        Threads are copied as they are, with branches, names, tags and pending writes, under the same hashes. What is
+        there already is skipped: a copy that was interrupted goes on when it is begun again. Writers may go on here
+        meanwhile; the report names threads that kept changing. At the end all rows are compared, and the hashes in the
+        other store recomputed. A thread that has another history there raises `Conflict`, and is not changed.
+        `progress` is called after each thread. `options` are for opening the other store by its URL.
+        """
+        if tenants not in ("own", "all"):
+            raise Invalid(f"tenants is 'own' or 'all', not {tenants!r}")
+        tenant = None if tenants == "all" else self.tenant
+        if isinstance(other, str):
+            return await copy_to_url(self.engine, other, options, tenant, progress)
+        if options:
+            raise Invalid(f"the other store is open already, and takes no option {min(options)!r}")
+        if other.tenant != self.tenant and tenant is not None:
+            raise Invalid(
+                f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
+                hint=f"Open it with tenant={self.tenant!r}, or give its URL",
+            )
+        return await Mover(self.engine, other.engine, progress).copy(tenant)
 
     @operation
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """Every code block in the documents works.
 
-The Python blocks of one document run in order, in one namespace and an empty directory. Shell
+The Python blocks of one document run in order, in one namespace and an empty directory. A block
+that reads the URL of a server from the environment gets a fresh place on a real one. Shell
 blocks are not run; the `make` targets and `holdfast` commands they name must exist.
 """
 
@@ -10,14 +11,30 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlencode
 
 import pytest
 
+from tests import servers
 from tests.docs.markdown import ROOT, Block, documents, name_of, split
 
 PYTHON = "python"
 # Other ways to write the same; they would slip past this test.
 PYTHON_LOOKALIKES = re.compile(r"^(py|python|python3|pycon|ipython)\b", re.IGNORECASE)
+
+
+def s3() -> str:
+    """A place in object storage, with all that it takes to open it in the URL."""
+    url, options = servers.s3()
+    return f"{url}?{urlencode(options)}"
+
+
+SERVERS = {
+    "POSTGRES_URL": servers.postgres,
+    "MONGODB_URL": servers.mongodb,
+    "REDIS_URL": servers.redis,
+    "S3_URL": s3,
+}
 SHELL = {"bash", "console", "sh", "shell"}
 
 BLOCKS = {path: split(path)[0] for path in documents()}
@@ -68,7 +85,11 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
-    run([block for block in BLOCKS[path] if block.info == PYTHON], module)
+    blocks = [block for block in BLOCKS[path] if block.info == PYTHON]
+    for variable, place in SERVERS.items():
+        if any(variable in block.text for block in blocks):
+            monkeypatch.setenv(variable, place())
+    run(blocks, module)
 
 
 @pytest.mark.parametrize("path", BLOCKS, ids=name_of)

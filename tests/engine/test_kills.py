@@ -15,6 +15,7 @@ import holdfast
 from holdfast.engine.drivers import run
 from holdfast.errors import NotFound
 from tests.engine.writer import state_of
+from tests.servers.places import DURABLE, place
 
 WRITERS = ("ann", "bob", "cid")
 
@@ -79,8 +80,7 @@ def check(url: str, acknowledged: dict[str, dict[str, tuple[str, int]]], recent:
                     assert ids[checkpoint.id] == (state["by"], state["number"])
 
 
-def rounds(folder: Path, count: int, seed: int) -> None:
-    url = f"sqlite:///{folder}/store.db"
+def rounds(url: str, count: int, seed: int) -> None:
     chance = random.Random(seed)
     acknowledged: dict[str, dict[str, tuple[str, int]]] = {}
     for _ in range(count):
@@ -94,10 +94,21 @@ def rounds(folder: Path, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_writers_lose_nothing(tmp_path: Path, seed: int) -> None:
-    rounds(tmp_path, 25, seed)
+    rounds(place("sqlite", tmp_path), 25, seed)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DURABLE if kind != "sqlite"])
+def test_killed_writers_lose_nothing_on_any_store(tmp_path: Path, kind: str) -> None:
+    rounds(place(kind, tmp_path), 3, 3)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_killed_a_thousand_times(tmp_path: Path, seed: int) -> None:
-    rounds(tmp_path, 100, seed)
+    rounds(place("sqlite", tmp_path), 100, seed)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("kind", [kind for kind in DURABLE if kind != "sqlite"])
+def test_killed_a_hundred_times_on_any_store(tmp_path: Path, kind: str) -> None:
+    rounds(place(kind, tmp_path), 100, 20)

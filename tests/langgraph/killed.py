@@ -1,4 +1,4 @@
-"""Run by the tests of kills: a graph on SQLite that tells which node it starts, and which writes are saved.
+"""Run by the tests of kills: a graph that tells which node it starts, and which writes are saved.
 
 Each attempt is a process of its own. It is forked, since importing LangGraph takes longer than the graph.
 """
@@ -115,9 +115,12 @@ def attempt_and_kill(url: str, thread: str, after: float | None) -> str:
 
 def main(url: str, thread: str, seed: int, attempts: int) -> None:
     chance = random.Random(seed)
+    longest = 0.1
     for left in reversed(range(attempts)):
-        said = attempt_and_kill(url, thread, chance.uniform(0, 0.1) if left else None)
+        said = attempt_and_kill(url, thread, chance.uniform(0, longest) if left else None)
         sys.stdout.write(said)
+        if "saved" not in said:
+            longest *= 1.5  # a slow store: give it the time to get anywhere
         if said.endswith("ends\n"):
             return
         tell("", "killed")

@@ -17,15 +17,18 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from holdfast.langgraph import HoldfastSaver
+from tests.servers import places
 
 HOLDFAST = ("memory", "sqlite")
+"""The stores that every test runs on."""
+OTHERS = tuple(kind for kind in places.KINDS if kind not in HOLDFAST)
+"""The stores that some tests run on: the engine above them is the same, and they are slower."""
 
 
 def holdfast_saver(kind: str, folder: Path) -> HoldfastSaver:
     """A saver on a store of a kind; "serialized" has one on SQLite that uses LangGraph's serializer."""
     serde = JsonPlusSerializer() if kind == "serialized" else None
-    address = "memory://" if kind == "memory" else f"sqlite:///{folder}/saver.db"
-    return HoldfastSaver.from_conn_string(address, serde=serde)
+    return HoldfastSaver.from_conn_string(places.place("sqlite" if serde else kind, folder), serde=serde)
 
 
 class Keeping(SerializerProtocol):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langgraph.graph import START
 
-from tests.langgraph.savers import HOLDFAST, holdfast_saver
+from tests.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
 from tests.langgraph.scenarios.basics import Log, says
 from tests.langgraph.sessions import Session, on
 
@@ -18,8 +18,9 @@ NODES = [f"node {number}" for number in range(8)]
 EDGES = list(zip([START, *NODES], NODES, strict=False))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("kind", HOLDFAST)
+@pytest.mark.parametrize(
+    ("kind", "seed"), [*((kind, seed) for kind in HOLDFAST for seed in (1, 2, 3)), *((kind, 4) for kind in OTHERS)]
+)
 def test_a_cancelled_run_goes_on(kind: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
 

@@ -16,7 +16,7 @@ from langgraph.graph import START
 from typing_extensions import TypedDict
 
 from holdfast.langgraph import HoldfastSaver
-from tests.langgraph.savers import HOLDFAST, holdfast_saver
+from tests.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
 from tests.langgraph.sessions import Session, on
 
 THREADS = 32
@@ -87,6 +87,7 @@ def copies_of(saver: HoldfastSaver) -> list[HoldfastSaver]:
     return [saver, copy.copy(saver), allowing, copy.copy(copy.copy(saver))]
 
 
+@pytest.mark.parametrize("saver", [*HOLDFAST, *OTHERS], indirect=True)
 def test_threads_and_event_loops(saver: HoldfastSaver) -> None:
     savers = copies_of(saver)
     alone = [f"alone {number}" for number in range(THREADS)]

@@ -14,7 +14,7 @@ from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 from langgraph.checkpoint.conformance.report import CapabilityReport
 from langgraph.checkpoint.conformance.validate import validate
 
-from tests.langgraph.savers import HOLDFAST, holdfast_saver
+from tests.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
 
 TESTS = {
     "put": 17,
@@ -41,7 +41,7 @@ async def report_on(kind: str, folder: Path) -> CapabilityReport:
     return await validate(RegisteredCheckpointer(name=kind, factory=fresh))
 
 
-@pytest.mark.parametrize("kind", [*HOLDFAST, "serialized"])
+@pytest.mark.parametrize("kind", [*HOLDFAST, "serialized", *OTHERS])
 def test_conformance(kind: str, tmp_path: Path) -> None:
     results = asyncio.run(report_on(kind, tmp_path)).results
     assert [failure for result in results.values() for failure in result.failures] == []

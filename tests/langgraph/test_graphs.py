@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import ChannelVersions, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.langgraph.records import with_tuples_as_lists
-from tests.langgraph.savers import HOLDFAST
+from tests.langgraph.savers import HOLDFAST, OTHERS
 from tests.langgraph.scenarios import (
     basics,
     commands,
@@ -59,6 +59,13 @@ def test_as_in_memory(name: str, asynchronous: bool, kind: str, tmp_path: Path) 
         same(ours, yardstick(name, "exact", asynchronous))
     theirs = yardstick(name, "langgraph", asynchronous)
     same(with_tuples_as_lists(ours), with_tuples_as_lists(theirs))
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("name", ["a_subgraph_that_stops", "deltas_on_exit", "fan_out", "forks"])
+def test_as_in_memory_on_every_store(name: str, kind: str, tmp_path: Path) -> None:
+    asynchronous = name < "b" or name > "f"  # some in this way, some in the other
+    same(record_of(name, kind, tmp_path, asynchronous=asynchronous), yardstick(name, "exact", asynchronous))
 
 
 # SQLite's saver stores no answer that comes together with other writes, so that scenarios with several

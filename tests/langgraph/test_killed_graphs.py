@@ -11,6 +11,7 @@ import pytest
 from holdfast.langgraph import HoldfastSaver
 from tests.langgraph.killed import JOBS, ROUNDS, graph_on
 from tests.langgraph.sessions import on
+from tests.servers.places import DURABLE, place
 
 LOG = [
     "in",
@@ -21,12 +22,10 @@ LOG = [
     ),
 ]
 
-ATTEMPTS = 25
 
-
-def told(url: str, thread: str, seed: int) -> list[list[str]]:
+def told(url: str, thread: str, seed: int, attempts: int) -> list[list[str]]:
     """Have a graph killed in many attempts, and then run to its end. Returns what it told."""
-    command = [sys.executable, "-m", "tests.langgraph.killed", url, thread, str(seed), str(ATTEMPTS)]
+    command = [sys.executable, "-m", "tests.langgraph.killed", url, thread, str(seed), str(attempts)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     # A line that was cut off by a kill has the next one, which begins with a tab, right behind it.
@@ -34,12 +33,15 @@ def told(url: str, thread: str, seed: int) -> list[list[str]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_killed_graph_goes_on(tmp_path: Path, seed: int) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("sqlite", 1), ("sqlite", 2), ("sqlite", 3), *((kind, 4) for kind in DURABLE if kind != "sqlite")],
+)
+def test_a_killed_graph_goes_on(tmp_path: Path, kind: str, seed: int) -> None:
+    url = place(kind, tmp_path)
     saved: set[str] = set()
     went_on = 0
-    lines = told(url, "t", seed)
+    lines = told(url, "t", seed, 25 if kind == "sqlite" else 8)
     for what, *names in lines:
         if what == "starts":
             assert saved.isdisjoint(names), f"{names} ran again after its writes were saved"

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from tests.langgraph.savers import Keeping, holdfast_saver
+from tests.langgraph.savers import HOLDFAST, OTHERS, Keeping, holdfast_saver
 from tests.langgraph.sessions import on
 
 THREADS = ("t", "")
@@ -167,8 +167,20 @@ def play(kind: str, folder: Path, seed: int, calls: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", HOLDFAST)
 def test_random_calls(kind: str, seed: int, tmp_path: Path) -> None:
+    play(kind, tmp_path, seed, 150)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_random_calls_on_every_store(kind: str, tmp_path: Path) -> None:
+    play(kind, tmp_path, 20, 60)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(30, 40))
+@pytest.mark.parametrize("kind", OTHERS)
+def test_many_random_calls_on_every_store(kind: str, seed: int, tmp_path: Path) -> None:
     play(kind, tmp_path, seed, 150)
 
 

@@ -107,7 +107,7 @@ class _Table:
     def __init__(self, space: Space) -> None:
         self._space = space
         self._width = min(2, len(space.key) - 1)
-        self._parts: dict[Key, _Part] = {}
+        self._parts: dict[Key, Part] = {}
 
     def find(self, query: Query) -> list[Row]:
         if isinstance(query, Get):
@@ -131,7 +131,9 @@ class _Table:
                     undo.append(_later(part.add, row))
             return True
         row = change.row
-        part = self._parts.setdefault(row.key[: self._width], _Part(self._space))
+        part = self._parts.get(row.key[: self._width])
+        if part is None:
+            part = self._parts[row.key[: self._width]] = Part(self._space)
         old = part.rows.get(row.key)
         if old is not None:
             if isinstance(change, Create | Ensure):
@@ -152,7 +154,7 @@ class _Table:
         rows = (row for part in self._parts.values() for row in part.rows.values())
         return sum(len(row.body) + sys.getsizeof(row) for row in rows)
 
-    def _parts_under(self, prefix: Key, reverse: bool) -> Iterator[_Part]:
+    def _parts_under(self, prefix: Key, reverse: bool) -> Iterator[Part]:
         if len(prefix) >= self._width:
             part = self._parts.get(prefix[: self._width])
             if part is not None:
@@ -167,8 +169,8 @@ def _later(function: Callable[[Row], None], row: Row) -> Callable[[], None]:
     return lambda: function(row)
 
 
-class _Part:
-    """Rows by key, and their keys in each order."""
+class Part:
+    """Rows of one space by key, and their keys in each order."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -177,16 +179,19 @@ class _Part:
         self._places = {index: _places(space, index) for index in self._orders}
 
     def add(self, row: Row) -> None:
+        """Take a row whose key is free."""
         self.rows[row.key] = row
         for index, order in self._orders.items():
             insort(order, self._entry(index, row))
 
     def remove(self, row: Row) -> None:
+        """Let go of a row that is here."""
         del self.rows[row.key]
         for index, order in self._orders.items():
             del order[bisect_left(order, self._entry(index, row))]
 
     def scan(self, scan: Scan, limit: int | None) -> list[Row]:
+        """The rows that a scan finds here, up to a limit that counts instead of its own."""
         order, prefix = self._orders[scan.by], scan.prefix
         start = bisect_left(order, prefix + scan.start, key=lambda entry: entry[0])
         if scan.stop:

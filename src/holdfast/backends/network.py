@@ -59,18 +59,14 @@ class Stamp(NamedTuple):
     number: int
 
 
-class Network(Backend):
-    """A store behind a client for asyncio. The methods to give are called in the store's own loop only."""
-
-    slots: ClassVar[int] = 2
-    """How many groups may be on their way at a time. What comes meanwhile waits, and makes up the next group."""
+class Looped(Backend):
+    """A store that works in a loop of its own, in one thread. The methods to give are called in that loop only."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
         self._url = url
         self._timeout = timeout
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
-        self._groups: _Groups | None = None
         self._closed = False
         self._left: list[object] = []
         renew_after_fork(self)
@@ -81,19 +77,11 @@ class Network(Backend):
 
     @abstractmethod
     async def _disconnect(self) -> None:
-        """Close the client."""
+        """Close the client. Batches under way are to be made first."""
 
     @abstractmethod
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
         """As `read`. May raise `Interrupted`, and is then called again."""
-
-    @abstractmethod
-    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
-        """Make a group of batches, each whole or not at all; one that is refused does not keep the others from it.
-
-        No batch is empty. May raise `Interrupted`, and is then called again with the same stamp. Any other error says
-        that nothing was made.
-        """
 
     @property
     def url(self) -> str:
@@ -102,39 +90,42 @@ class Network(Backend):
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         return await self._asked(lambda: self._answer(queries))
 
-    async def apply(self, batch: Batch) -> int | None:
-        self._check_size(batch)
-        asked: _Asked[int | None] = _Asked(lambda future: self._submit(batch, future))
-        return await asked
-
     async def close(self) -> None:
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
         if loop is not None:
-            if not loop.failed():
-                await _Asked(lambda future: loop.run(self._end, future))
-            loop.stop()
+            try:
+                await Asked(lambda future: loop.finish(self._end, future))
+            finally:
+                loop.stop()
 
     def renew_locks(self) -> None:
         """For a forked child: it has neither the loop's thread nor a right to use the connections."""
         self._lock = threading.Lock()
         if self._loop is not None:
-            self._left.append((self._loop, self._groups))
+            self._left.append(self._loop)
             self._loop = None
 
     async def start(self) -> None:
         """Connect. Part of opening."""
         try:
-            await _Asked(lambda future: self._running().run(_nothing, future))
+            await Asked(lambda future: self._have_run(_nothing, future))
         except BaseException:
+            if self._loop is not None:
+                self._loop.give_up()  # who was interrupted does not want to wait for the rest of the timeout
             await self.close()
             raise
 
     async def _asked(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a coroutine in the store's loop returns; tried again while it is interrupted, until the deadline."""
-        asked: _Asked[T] = _Asked(lambda future: self._running().run(lambda: self._insist(question), future))
+        asked: Asked[T] = Asked(lambda future: self._have_run(lambda: self._insist(question), future))
         return await asked
+
+    def _have_run(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+        """Have a coroutine run in the store's loop, and its result put into a future."""
+        with self._lock:  # so that nothing comes to the loop after the one that ends it
+            self._running().run(start, future)
 
     async def _insist(self, question: Callable[[], Coroutine[Any, Any, T]], change: bool = False) -> T:
         loop = asyncio.get_running_loop()
@@ -186,38 +177,74 @@ class Network(Backend):
                 hint="Save less at a time",
             )
 
-    def _submit(self, batch: Batch, future: Future[int | None]) -> None:
-        loop = self._running()
-        groups = self._groups
-        assert groups is not None  # noqa: S101 - comes with the loop
-        loop.call(groups.add, _Ticket(batch, future), future)
-
     def _running(self) -> _Loop:
-        with self._lock:
-            if self._closed:
-                raise Unavailable("the store is closed", where=self.url, hint="Open it again")
-            if self._loop is not None and self._loop.failed():
-                self._loop.stop()
-                self._loop = None  # perhaps it goes better now
-            if self._loop is None:
-                self._loop = loop = _Loop(self._begin)
-                self._groups = _Groups(self._send, self.slots)
-                self._finalizer = weakref.finalize(self, loop.stop)
-            return self._loop
+        """The loop, for one who has the lock."""
+        if self._closed:
+            raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+        if self._loop is not None and self._loop.failed():
+            self._loop.stop()
+            self._loop = None  # perhaps it goes better now
+        if self._loop is None:
+            self._loop = loop = _Loop(self._begin)
+            self._finalizer = weakref.finalize(self, loop.stop)
+            self._anew()
+        return self._loop
+
+    def _anew(self) -> None:
+        """Called when there is a new loop, before anything runs in it: at the start, and in a forked child."""
 
     async def _begin(self) -> None:
         self._left.append(await self._insist(self._connect))
 
     async def _end(self) -> None:
+        await self._disconnect()
+
+
+class Network(Looped):
+    """A store behind a client for asyncio. The methods to give are called in the store's own loop only."""
+
+    slots: ClassVar[int] = 2
+    """How many groups may be on their way at a time. What comes meanwhile waits, and makes up the next group."""
+
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        super().__init__(url, timeout)
+        self._groups: _Groups | None = None
+
+    @abstractmethod
+    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+        """Make a group of batches, each whole or not at all; one that is refused does not keep the others from it.
+
+        No batch is empty. May raise `Interrupted`, and is then called again with the same stamp. Any other error says
+        that nothing was made.
+        """
+
+    async def apply(self, batch: Batch) -> int | None:
+        self._check_size(batch)
+        asked: Asked[int | None] = Asked(lambda future: self._submit(batch, future))
+        return await asked
+
+    def _submit(self, batch: Batch, future: Future[int | None]) -> None:
+        with self._lock:
+            loop = self._running()
+            groups = self._groups
+            assert groups is not None  # noqa: S101 - comes with the loop
+            loop.call(groups.add, _Ticket(batch, future), future)
+
+    def _anew(self) -> None:
+        if self._groups is not None:
+            self._left.append(self._groups)
+        self._groups = _Groups(self._send, self.slots)
+
+    async def _end(self) -> None:
         if self._groups is not None:
             await self._groups.drain()
-        await self._disconnect()
+        await super()._end()
 
     async def _send(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
         return await self._insist(lambda: self._commit(batches, stamp), change=True)
 
 
-class _Asked(Suspension[T]):
+class Asked(Suspension[T]):
     """Something the store's loop does."""
 
     def __init__(self, begin: Callable[[Future[T]], None]) -> None:
@@ -260,6 +287,27 @@ class _Loop:
 
         self._then(later)
 
+    def finish(self, end: Callable[[], Coroutine[Any, Any, None]], future: Future[None]) -> None:
+        """The same for what is only to be done where the store was connected."""
+
+        def later(begun: Future[None]) -> None:
+            if begun.exception() is None:
+                self._spawn(end, future)
+            else:
+                future.set_result(None)
+
+        self._then(later)
+
+    def give_up(self) -> None:
+        """Stop trying to connect."""
+
+        def cancel() -> None:
+            if not self._begun.done():
+                for task in self._tasks:  # all others wait for this one
+                    task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
     def call(self, function: Callable[[T], None], argument: T, future: Future[Any]) -> None:
         """Have a function called, or its future fail, after the store was connected."""
 
@@ -277,7 +325,7 @@ class _Loop:
         return self._begun.done() and self._begun.exception() is not None
 
     def stop(self) -> None:
-        """End the thread. Nothing may be under way."""
+        """End the thread. Whoever still waits for a read is told that the store is closed."""
         if not self._loop.is_closed() and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             if threading.current_thread() is not self._thread:
@@ -290,14 +338,24 @@ class _Loop:
             self._begun.add_done_callback(lambda begun: self._loop.call_soon_threadsafe(later, begun))
 
     def _spawn(self, start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not future.done():  # cancelled before it began
+                future.set_exception(_closed())
+
         task = self._loop.create_task(_fill(start, future))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(done)
 
     def _work(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            left = list(self._tasks)  # reads that were under way
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
@@ -306,10 +364,16 @@ class _Loop:
 async def _fill(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) -> None:
     try:
         result = await start()
+    except asyncio.CancelledError:
+        future.set_exception(_closed())
     except BaseException as error:  # noqa: BLE001 - goes to whoever waits
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the store was closed meanwhile", hint="Open it again")
 
 
 async def _nothing() -> None:

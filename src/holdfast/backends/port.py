@@ -101,6 +101,10 @@ Change: TypeAlias = Create | Ensure | Put | Delete | Expect
 Batch: TypeAlias = Sequence[Change]
 
 
+Sound: TypeAlias = Callable[[Space, Row], bool]
+"""Tells whether a row is what was written into it."""
+
+
 class Capabilities(NamedTuple):
     """What a backend can do beyond the least, and how far it goes."""
 
@@ -128,6 +132,8 @@ class Backend(ABC):
 
     schemes: ClassVar[tuple[str, ...]]
     """The URL schemes that this backend serves."""
+    takes_tenant: ClassVar[bool] = False
+    """Whether `open` takes the option `tenant`: to have the store itself keep this tenant's rows from others."""
 
     @classmethod
     @abstractmethod
@@ -175,6 +181,9 @@ class Backend(ABC):
     @abstractmethod
     async def tidy(self) -> None:
         """Give room that deletions freed back, as far as that is cheap."""
+
+    def check_rows_with(self, sound: Sound) -> None:  # noqa: B027 - most have no use for it
+        """Told how to see whether a row is what was written: the layers above know. A mirror then heals what is not."""
 
     async def status(self) -> dict[str, int | float | str]:
         """How the store is doing, by name: what waits, what was healed, what is cut off. For people and monitors."""

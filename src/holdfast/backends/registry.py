@@ -17,6 +17,26 @@ GROUP = "holdfast.backends"
 _EXTRAS = {
     "memory": "",
     "sqlite": "",
+    "file": "",
+    "s3": "objects",
+    "gs": "objects",
+    "az": "objects",
+    "mongodb": "mongodb",
+    "mongodb+srv": "mongodb",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+    # Stores that are made of others: `holdfast.backends.wrap`.
+    "behind": "",
+    "cache": "",
+    "metrics": "",
+    "mirror": "",
+    "readonly": "",
+    "retry": "",
+    "tiers": "",
 }
 """The schemes that come with this package, and the extra that brings what each needs."""
 
@@ -71,6 +91,30 @@ def _load(scheme: str) -> type[Backend]:
             from holdfast.backends.memory import Memory
 
             return Memory
+        case "behind" | "cache" | "metrics" | "mirror" | "readonly" | "retry" | "tiers":
+            from holdfast.backends.wrap.kinds import composition
+
+            return composition(scheme)
+        case "file":
+            from holdfast.backends.files import Files
+
+            return Files
+        case "s3" | "gs" | "az":
+            from holdfast.backends.objects import Objects
+
+            return Objects
+        case "mongodb" | "mongodb+srv":
+            from holdfast.backends.mongodb import MongoDB
+
+            return MongoDB
+        case "postgresql" | "postgres":
+            from holdfast.backends.postgres import Postgres
+
+            return Postgres
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            from holdfast.backends.redis import Redis
+
+            return Redis
         case _:
             from holdfast.backends.sqlite import SQLite
 

@@ -21,6 +21,13 @@ MAX_NAME = 1024
 """How many bytes of UTF-8 the name of a tenant, a line or anything else in a key may have."""
 
 
+class Json(str):
+    """The type of a column that holds JSON text. A store that knows JSON keeps the value in its own form, for people to
+    query, and gives back text that means the same. Never part of a key."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Space:
     """A kind of rows: the columns of its key, its other columns, and its further orders by name."""
@@ -75,8 +82,8 @@ STEPS = Space(
 """Steps. `depth` counts the steps before it, along its parents; `tail` those since the last folded one; `size` adds up
 the stored bytes of the branch so far. What stands for a pruned step has no id and no body."""
 
-FOLDS = Space("folds", _STEP, {"form": int})
-"""The roots of folded states, at the steps they were folded at."""
+FOLDS = Space("folds", _STEP, {"form": int, "hash": bytes})
+"""The roots of folded states, at the steps they were folded at; `hash` is that of the step."""
 
 NODES = Space("nodes", {**_LINE, "form": int, "node": bytes})
 """Nodes of folded states, by digest."""
@@ -90,5 +97,48 @@ WRITES = Space("writes", {**_LINE, "step": str, "task": str, "place": int}, {"pa
 REFS = Space("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target": str, "time": int})
 """Names and tags, and the id of the step that has them. A tag's key holds that id too: many steps may have one tag."""
 
-SPACES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS)
+JOURNAL = Space("journal", {**_LINE, "number": int}, {"time": int})
+"""What was written here and is yet to be written elsewhere, in order; and how far one has got."""
+
+# Readable rows: what the log says, for people and dashboards to query. They are made from it and can be made again.
+
+_THREAD: dict[str, type] = {"tenant": str, "thread": str}
+
+AGENT_STATES = Space(
+    "agent_states",
+    _THREAD,
+    {"checkpoint": str, "parent": str, "kind": str, "time": str, "steps": int, "hash": str, "version": int},
+)
+"""One row for each thread: its latest checkpoint. `version` changes with anything that `state_values` and
+`conversations` say of the thread."""
+
+STATE_VALUES = Space(
+    "state_values",
+    {**_THREAD, "channel": str},
+    {"kind": str, "items": int, "checkpoint": str, "time": str, "value": Json},
+)
+"""The channels of the latest state, and the checkpoint that changed each last. `kind` is `value`; `conversation`, and
+then its `items` are in `conversations`; or `left out`, where the value is too large."""
+
+CONVERSATIONS = Space(
+    "conversations",
+    {**_THREAD, "channel": str, "position": int},
+    {"role": str, "name": str, "content": str, "checkpoint": str, "time": str, "message": Json},
+)
+"""The messages in the latest state, and the checkpoint that brought each."""
+
+TRANSITIONS = Space(
+    "transitions",
+    {**_THREAD, "checkpoint": str},
+    {"parent": str, "branch": str, "branch_number": int, "step": int, "kind": str, "time": str, "changed": Json},
+)
+"""One row for each checkpoint: what it follows, and the channels that it changed."""
+
+METADATA = Space("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value": Json})
+"""The entries of each checkpoint's metadata."""
+
+READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
+"""The spaces of readable rows."""
+
+SPACES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE)
 """All there are."""

@@ -6,7 +6,18 @@ once, so that SQLite's prepared statements are found again.
 
 from __future__ import annotations
 
-from holdfast.backends.spaces import NODES, OBJECTS, SPACES, STEPS, WRITES, Scalar, Space
+from holdfast.backends.spaces import (
+    CONVERSATIONS,
+    NODES,
+    OBJECTS,
+    SPACES,
+    STATE_VALUES,
+    STEPS,
+    WRITES,
+    Json,
+    Scalar,
+    Space,
+)
 
 APPLICATION_ID = 0x486F6C64
 """`Hold`: how a file of ours is known."""
@@ -14,10 +25,10 @@ APPLICATION_ID = 0x486F6C64
 VERSION = 1
 """The layout, in `PRAGMA user_version`. Goes up when older versions of Holdfast could not use the file."""
 
-_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB"}
+_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", Json: "TEXT"}
 
 # Large rows in the tree of the key itself would make that tree deep and slow; small ones are found a step sooner in it.
-_WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES})
+_WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
 
 _VIEWS = """
 CREATE VIEW threads AS

@@ -18,6 +18,8 @@ from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
 from holdfast.engine.ids import new_id
 from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Place, Root
+from holdfast.engine.projected import Made, Rows
+from holdfast.engine.projection import Projector
 from holdfast.engine.records import (
     Branch,
     Info,
@@ -105,6 +107,11 @@ class Prepared:
         self.conditions[len(self.changes)] = condition
         self.changes.append(change)
 
+    def made(self) -> Made:
+        """What readable rows are made of."""
+        branches = [Branch.of(each.row) for each in self.changes if isinstance(each, Create) and each.space is BRANCHES]
+        return Made(self.info, self.point, self.step, self.held, self.parent, branches)
+
     @property
     def head(self) -> Head:
         """What is known of the step besides its state."""
@@ -116,6 +123,7 @@ class _Condition(Enum):
     BRANCH = "the branch's number is free"
     STEP = "the place is free"
     RIDER = "the caller's own"
+    ROWS = "the readable rows are as they were"
 
 
 class IdTaken(Exception):
@@ -125,11 +133,12 @@ class IdTaken(Exception):
 class Appender:
     """Appends steps to lines."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads) -> None:
+    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads, projector: Projector) -> None:
         self._ground = ground
         self._lines = lines
         self._states = states
         self._heads = heads
+        self._projector = projector
 
     async def append(self, *savings: Saving) -> list[Head]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
@@ -143,6 +152,9 @@ class Appender:
             try:
                 for number, saving in enumerate(savings):
                     await self._add(batch, saving, taken.get(number, ()))
+                if self._projector.on:
+                    for line, made in batch.by_line().items():
+                        batch.show(await self._projector.rows(line, made))
             except MissingNode:
                 # Nodes go when a line is rewritten; if they are missing for good, it will not help to look again.
                 swept += 1
@@ -159,6 +171,8 @@ class Appender:
             if failed is None:
                 for each in batch.steps:
                     self.remember(each)
+                for rows in batch.rows:
+                    self._projector.remember(rows)
                 return [await self._head(saving, each) for saving, each in zip(savings, batch.made, strict=True)]
             await self._refused(savings, batch, failed, taken)
         raise Conflict(
@@ -177,7 +191,11 @@ class Appender:
         self, savings: Sequence[Saving], batch: _Batch, failed: int, taken: dict[int, list[Place]]
     ) -> None:
         """A condition did not hold: see whether to try again."""
+        for rows in batch.rows:
+            self._projector.forget(rows.line)
         number, condition, parent = batch.which(failed)
+        if condition is _Condition.ROWS:
+            return
         saving = savings[number]
         line = saving.line
         if condition is _Condition.RIDER:
@@ -383,6 +401,8 @@ class _Batch:
         """What the lines were taken to be."""
         self.renewed: set[Line] = set()
         """The lines that get a new version, or are new."""
+        self.rows: list[Rows] = []
+        """What goes with the steps, for people to read."""
         self._starts: list[tuple[int, Prepared]] = []
         self._conditions: dict[int, _Condition] = {}
 
@@ -407,6 +427,22 @@ class _Batch:
         self._conditions.update((start + place, _Condition.RIDER) for place in range(len(riders)))
         self.changes += [*conditions, *riders]
         self.made.append(parent)
+
+    def by_line(self) -> dict[Line, list[Made]]:
+        """The steps of each line, for readable rows to be made of them."""
+        found: dict[Line, list[Made]] = {}
+        for each in self.steps:
+            found.setdefault(each.saving.line, []).append(each.made())
+        return found
+
+    def show(self, rows: Rows) -> None:
+        """Readable rows of a line whose steps are all there."""
+        start = len(self.changes)
+        for place, change in enumerate(rows.changes):
+            if isinstance(change, Expect):
+                self._conditions[start + place] = _Condition.ROWS
+        self.changes += rows.changes
+        self.rows.append(rows)
 
     def which(self, failed: int) -> tuple[int, _Condition, Point | None]:
         """The step, which of its conditions, and its parent, that a place in the batch belongs to."""

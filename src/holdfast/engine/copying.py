@@ -14,6 +14,7 @@ from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
+from holdfast.engine.projection import Projector
 from holdfast.engine.records import Line, Point, context_of, info_row
 from holdfast.errors import Conflict
 
@@ -30,10 +31,11 @@ _ATTEMPTS = 100
 class Copier:
     """Copies lines within a store."""
 
-    def __init__(self, ground: Ground, lines: Lines) -> None:
+    def __init__(self, ground: Ground, lines: Lines, projector: Projector) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines
+        self._projector = projector
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
@@ -43,6 +45,8 @@ class Copier:
                 await lease.take()
             for _ in range(_ATTEMPTS):
                 if await self._copy_all(names, leases):
+                    for new in names.values():
+                        await self._projector.follow(new)
                     return
             raise Conflict("the threads kept changing while they were copied", hint="Try again")
         finally:
@@ -63,25 +67,25 @@ class Copier:
         """Copy all that is not seen by itself; returns the changes that make the copy seen."""
         await self._apply(new, lease, [Delete(space, tuple(new)) for space in _UNSEEN])  # of one that came to nothing
         last: list[Change] = []
-        commits: dict[Key, bytes] = {}
+        places: set[Key] = set()
         ids: set[str] = set()
         async for page in self._pages(STEPS, old):
-            commits.update((row.key[2:], Point.of(row).hash) for row in page)
+            places.update(row.key[2:] for row in page)
             ids.update(Point.of(row).id for row in page)
-            last += (Create(STEPS, self._renamed(STEPS, row, new, commits)) for row in page)
+            last += (Create(STEPS, self._renamed(STEPS, row, new)) for row in page)
         async for page in self._pages(BRANCHES, old):
-            last += (Create(BRANCHES, self._renamed(BRANCHES, row, new, commits)) for row in page)
+            last += (Create(BRANCHES, self._renamed(BRANCHES, row, new)) for row in page)
         async for page in self._pages(REFS, old):
             # What was named, or folded, since the steps were read is left out.
             last += (
-                Create(REFS, self._renamed(REFS, row, new, commits))
+                Create(REFS, self._renamed(REFS, row, new))
                 for row in page
                 if row.key[2] != "lease" and row.columns[0] in ids
             )
         for space in _UNSEEN:
             async for page in self._pages(space, old):
-                rows = [row for row in page if space is not FOLDS or row.key[2:] in commits]
-                await self._apply(new, lease, [Put(space, self._renamed(space, row, new, commits)) for row in rows])
+                rows = [row for row in page if space is not FOLDS or row.key[2:] in places]
+                await self._apply(new, lease, [Put(space, self._renamed(space, row, new)) for row in rows])
         return last
 
     async def _apply(self, new: Line, lease: Lease, changes: Sequence[Change]) -> None:
@@ -100,11 +104,11 @@ class Copier:
             yield page
             start = rows[-1].key[2:]
 
-    def _renamed(self, space: Space, row: Row, new: Line, commits: Mapping[Key, bytes]) -> Row:
+    def _renamed(self, space: Space, row: Row, new: Line) -> Row:
         old = Line(str(row.key[0]), str(row.key[1]))
         body = row.body
         if body:
-            kind, name = context_of(space, row, commits)
+            kind, name = context_of(space, row)
             record = unwrap(body, Context(*old, kind, name), max_bytes=self._ground.max_bytes)
             body = wrap(record.content, Context(*new, kind, name), codec=record.codec, schema=record.schema)
         return Row((*new, *row.key[2:]), row.columns, body)

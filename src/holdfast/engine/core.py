@@ -12,6 +12,7 @@ from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Heads
 from holdfast.engine.lines import Lines
 from holdfast.engine.partial import Partial, change_parts
+from holdfast.engine.projection import Projector
 from holdfast.engine.rebase import Rebaser
 from holdfast.engine.recent import Recent
 from holdfast.engine.records import Line, Point
@@ -29,10 +30,11 @@ class Engine:
         self.lines = Lines(ground)
         self.states = States(ground.backend, ground.cache, ground.max_bytes)
         self.heads = Heads(ground)
-        self.appender = Appender(ground, self.lines, self.states, self.heads)
-        self.rebaser = Rebaser(ground, self.lines, self.states, self.heads, self.appender)
-        self.rewriter = Rewriter(ground, self.lines, self.states)
-        self.copier = Copier(ground, self.lines)
+        self.projector = Projector(ground, self.lines, self.states)
+        self.appender = Appender(ground, self.lines, self.states, self.heads, self.projector)
+        self.rebaser = Rebaser(ground, self.lines, self.states, self.heads, self.appender, self.projector)
+        self.rewriter = Rewriter(ground, self.lines, self.states, self.projector)
+        self.copier = Copier(ground, self.lines, self.projector)
         self.writes = Writes(ground, self.lines)
 
     def recent(self, line: Line, codec: Codec | None = None) -> Recent:

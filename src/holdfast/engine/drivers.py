@@ -12,29 +12,17 @@ from functools import update_wrapper
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from holdfast.backends.waiting import run
+
+__all__ = ["Async", "Sync", "arun", "both", "operation", "run"]
+
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, waiting in this thread."""
-    try:
-        suspension = coroutine.send(None)
-        while True:
-            try:
-                value = suspension.wait()
-            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
-                suspension = coroutine.throw(error)
-            else:
-                suspension = coroutine.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
 async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The same, awaiting."""
+    """What a coroutine returns, awaiting."""
     try:
         suspension = coroutine.send(None)
         while True:

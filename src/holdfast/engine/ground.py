@@ -26,6 +26,8 @@ class Ground:
     codec: Codec = default_codec
     clock: Callable[[], int] = time.time_ns
     fold_every: int = FOLD_EVERY
+    project: bool = False
+    """Whether readable rows are written beside the log."""
 
     @property
     def max_bytes(self) -> int:

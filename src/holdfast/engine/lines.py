@@ -164,10 +164,10 @@ class Lines:
             self._ground.cache.forget(line)
         return any(memo is not None for memo in memos)
 
-    async def names(self, tenant: str, prefix: str = "") -> list[Line]:
-        """All lines whose names start with a prefix."""
+    async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
+        """All lines whose names start with a prefix, and come after another."""
         lines: list[Line] = []
-        start, page = prefix, _NAMES if not prefix else _FEW_NAMES
+        start, page = max(prefix, after + "\0" if after else ""), _NAMES if not prefix else _FEW_NAMES
         while True:
             (rows,) = await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=page)])
             lines += (Line(tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix))
@@ -222,24 +222,32 @@ class Lines:
         """The step that is named; `NotFound` if there is none."""
         return Point.of(await self.find_row(line, at, bodies=False))
 
+    async def find_and(self, line: Line, at: At, more: Sequence[Query]) -> tuple[Point, list[list[Row]]]:
+        """The same, and what some queries found at that moment: one round trip less."""
+        row, found = await self._found(line, at, False, more)
+        return Point.of(row), found
+
     async def find_row(self, line: Line, at: At, *, bodies: bool = True) -> Row:
         """The same, as its row."""
+        return (await self._found(line, at, bodies, ()))[0]
+
+    async def _found(self, line: Line, at: At, bodies: bool, more: Sequence[Query]) -> tuple[Row, list[list[Row]]]:
         if isinstance(at, Root):
             raise NotFound("the start of a thread is no checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
             head = await self.head(line, await self.branch(line, at.name))
             at = Place(head.branch, head.seq)
-        queries = [self._query(line, at, bodies)]
-        (rows,) = await self._backend.read(queries)
+        queries = [self._query(line, at, bodies), *more]
+        rows, *found = await self._backend.read(queries)
         if not rows:
             # It may be queued behind others: what this process submitted before comes first.
             await self._backend.apply([])
-            (rows,) = await self._backend.read(queries)
+            rows, *found = await self._backend.read(queries)
         if not rows:
             raise await self._not_there(line, at)
         if Point.of(rows[0]).pruned:
             raise pruned(line)
-        return rows[0]
+        return rows[0], found
 
     async def reading(self, line: Line, point: Point, read: Callable[[Point], Awaitable[T]]) -> T:
         """What is read of a step. `NotFound`, and not `Corrupt`, if it was deleted or pruned meanwhile."""

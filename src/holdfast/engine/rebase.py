@@ -15,6 +15,8 @@ from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, 
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
 from holdfast.engine.lines import MAIN, ROOT, Lines, OnBranch, Place, Root
+from holdfast.engine.projected import Made
+from holdfast.engine.projection import Projector
 from holdfast.engine.records import Branch, Info, Line, Point, info_row, open_step
 from holdfast.engine.states import Held, States
 from holdfast.errors import Conflict, Corrupt, Invalid
@@ -35,12 +37,15 @@ class _Old:
 class Rebaser:
     """Makes new revisions of steps."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads, appender: Appender) -> None:
+    def __init__(
+        self, ground: Ground, lines: Lines, states: States, heads: Heads, appender: Appender, projector: Projector
+    ) -> None:
         self._ground = ground
         self._lines = lines
         self._states = states
         self._heads = heads
         self._appender = appender
+        self._projector = projector
 
     async def save(self, *savings: Saving) -> list[Head]:
         """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
@@ -109,10 +114,17 @@ class Rebaser:
         await self._move_children(moving, old, first)
         changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, fresh)), *moving.ends]
         changes += [change for each in moving.done for change in each.changes] + moving.renamed
+        rows = None
+        if self._projector.on:
+            rows = await self._projector.rows(line, moving.made())
+            changes += rows.changes
         if await self._ground.backend.apply(changes) is not None:
+            self._projector.forget(line)
             return None
         for each in moving.done:
             self._appender.remember(each)
+        if rows is not None:
+            self._projector.remember(rows)
         return first.head
 
     async def _parent(self, line: Line, old: _Old) -> Point | None:
@@ -236,6 +248,12 @@ class _Moving:
         self.renamed: list[Change] = []
         self._branches = branches
         self._free = branches[-1].branch + 1 if branches else 1
+
+    def made(self) -> list[Made]:
+        """What readable rows are made of: the steps, and with the first of them the branches that are renamed."""
+        renamed = [Branch.of(change.row) for change in self.renamed if isinstance(change, Put | Create)]
+        first, *others = (each.made() for each in self.done)
+        return [first._replace(branches=[*first.branches, *renamed]), *others]
 
     def new_branch(self) -> int:
         self._free += 1

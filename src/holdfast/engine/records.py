@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
+from holdfast.backends.spaces import FOLDS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.errors import Corrupt, Invalid, TooLarge
+from holdfast.errors import Corrupt, HoldfastError, Invalid, TooLarge
 from holdfast.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.model.objects import PIECE, Pointer, join, parse_pointer, split
 from holdfast.model.steps import Step
@@ -174,7 +173,7 @@ HINT = "Verify the thread, and repair it from a mirror or a backup"
 def fold_row(line: Line, place: tuple[int, int], commit: bytes, form: int, root: MapRoot) -> Row:
     """The row of `folds` for the state at a step."""
     body = wrap(encode_root(root), Context(*line, "fold", commit))
-    return Row((*line, *place), (form,), body)
+    return Row((*line, *place), (form, commit), body)
 
 
 def open_fold(line: Line, row: Row, commit: bytes) -> MapRoot:
@@ -235,15 +234,32 @@ def _write_name(step: str, channel: str) -> bytes:
     return hashlib.sha256(f"{len(step)} {step}{channel}".encode()).digest()
 
 
-def context_of(space: Space, row: Row, commits: Mapping[Key, bytes]) -> tuple[str, bytes]:
-    """The kind and the name of what is in a row's envelope; `commits` are the hashes of steps by their places."""
+_ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES)
+"""Spaces whose bodies are in envelopes."""
+
+
+def is_sound(space: Space, row: Row) -> bool:
+    """Whether a row holds what was written into it."""
+    if not row.body or space not in _ENVELOPED:
+        return True
+    try:
+        unwrap(row.body, Context(str(row.key[0]), str(row.key[1]), *context_of(space, row)))
+    except Corrupt:
+        return False
+    except HoldfastError:
+        return True  # too large, sealed, or from a newer release: nothing that a copy would mend
+    return True
+
+
+def context_of(space: Space, row: Row) -> tuple[str, bytes]:
+    """The kind and the name of what is in a row's envelope."""
     if space is WRITES:
         return "write", _write_name(str(row.key[2]), str(row.columns[1]))
     if space is NODES:
         return "node", _bytes(row.key[3])
     if space is OBJECTS:
         return "object", _bytes(row.key[2]) + int(row.key[3]).to_bytes(4, "big")
-    return ("step" if space is STEPS else "fold"), commits[row.key[2:]]
+    return ("step", Point.of(row).hash) if space is STEPS else ("fold", _bytes(row.columns[1]))
 
 
 def _bytes(part: Scalar) -> bytes:

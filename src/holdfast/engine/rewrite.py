@@ -16,6 +16,7 @@ from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REF
 from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
+from holdfast.engine.projection import Projector
 from holdfast.engine.records import (
     Branch,
     Info,
@@ -55,11 +56,12 @@ Choose: TypeAlias = Callable[[Sequence[Point], Sequence[Branch]], Awaitable[Choi
 class Rewriter:
     """Rewrites lines."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States) -> None:
+    def __init__(self, ground: Ground, lines: Lines, states: States, projector: Projector) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines
         self._states = states
+        self._projector = projector
 
     async def rewrite(self, line: Line, choose: Choose | None = None) -> None:
         """Fold a line from its first step on: its nodes are then as full as they can be, and what none needs is gone.
@@ -74,6 +76,7 @@ class Rewriter:
                 try:
                     if await self._rewrite(line, lease, choose):
                         self._ground.cache.forget(line)
+                        await self._projector.follow(line)
                         return
                 except _Overtaken:
                     await self._lines.info(line)  # says so if the line is gone
@@ -103,9 +106,10 @@ class Rewriter:
                 Expect(BRANCHES, (*line, walk.branches[-1].branch + 1), None),
                 *(Expect(STEPS, (*line, branch, walk.done[branch]), None) for branch in walk.done),
             ]
+            switched = walk.switched()
             if choice.dropped:
-                changes += await self._removed(walk)
-            changes += walk.switched()
+                changes += await self._removed(walk, switched)
+            changes += switched
             failed = await self._backend.apply([*changes, *choice.changes])
             if failed is None:
                 break
@@ -184,8 +188,8 @@ class Rewriter:
         walk.folds.append(stored)
         walk.keep(row, Held(root, walk.fresh.form), [*(each.row.body for each in rows), stored.body])
 
-    async def _removed(self, walk: _Walk) -> list[Change]:
-        """What goes together with the dropped steps."""
+    async def _removed(self, walk: _Walk, switched: Sequence[Change]) -> list[Change]:
+        """What goes together with the dropped steps, besides what the switch removes."""
         line = walk.line
         refs, objects = await self._backend.read([Scan(REFS, tuple(line)), Scan(OBJECTS, tuple(line), bodies=False)])
         gone = walk.dropped_ids - walk.kept_ids
@@ -194,7 +198,9 @@ class Rewriter:
         used = {parse_pointer(pointer).digest for pointer in walk.pointers}
         unused = {row.key[2] for row in objects} - used
         changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(map(bytes, unused)))  # type: ignore[arg-type]
-        return changes
+        deleted = {each.prefix[2:] for each in switched if isinstance(each, Delete) and each.space is BRANCHES}
+        left = [branch for branch in walk.branches[1:] if (branch.branch,) not in deleted]
+        return changes + await self._projector.pruned(line, gone, left)
 
     async def _sweep(self, line: Line, info: Info, lease: Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""

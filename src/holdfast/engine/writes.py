@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Ensure, Put, Row, Scan
+from holdfast.backends.port import Change, Ensure, Put, Query, Row, Scan
 from holdfast.backends.spaces import LINES, WRITES
 from holdfast.engine.ground import Ground
 from holdfast.engine.lines import Lines
@@ -51,8 +51,16 @@ class Writes:
 
     async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[Write]]:
         """The same for several steps."""
-        found = await self._ground.backend.read([Scan(WRITES, (*line, step)) for step in steps])
-        return [sorted(self._open(line, step, row) for row in rows) for step, rows in zip(steps, found, strict=True)]
+        found = await self._ground.backend.read([self.query(line, step) for step in steps])
+        return [self.opened(line, step, rows) for step, rows in zip(steps, found, strict=True)]
+
+    def query(self, line: Line, step: str) -> Query:
+        """What finds the writes that follow a step."""
+        return Scan(WRITES, (*line, step))
+
+    def opened(self, line: Line, step: str, rows: Sequence[Row]) -> list[Write]:
+        """The writes in the rows that were found, by path, task and place."""
+        return sorted(self._open(line, step, row) for row in rows)
 
     def _open(self, line: Line, step: str, row: Row) -> Write:
         _, _, _, task, place = row.key

@@ -222,28 +222,46 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         line, id = self._line(config), names.checkpoint_of(config)
         while True:
             try:
-                point = await self._engine.lines.find(line, id)
+                point, writes = await self._point(line, id)
             except NotFound:
                 return None
             with suppress(NotFound):  # if it went meanwhile, another may be the latest
-                found = await self._tuple(line, point, to_go_on=True)
+                found = await self._tuple(line, point, to_go_on=True, writes=writes)
                 return found._replace(config=config) if id is not None else found
 
     get_tuple, aget_tuple = both(_get_tuple)
 
-    async def _tuple(self, line: Line, point: Point, *, to_go_on: bool = False) -> CheckpointTuple:
+    async def _point(self, line: Line, id: str | None) -> tuple[Point, builtins.list[Write] | None]:
+        """A checkpoint, and its pending writes, where it is the one that they were asked for together with it."""
+        memo = self._engine.lines.known(line)
+        likely = id or (memo.point.id if memo is not None and memo.point is not None else "")
+        if not likely:
+            return await self._engine.lines.find(line, id), None
+        asked = self._engine.writes.query(line, likely)
+        point, (rows,) = await self._engine.lines.find_and(line, id, [asked])
+        return point, self._engine.writes.opened(line, likely, rows) if point.id == likely else None
+
+    async def _tuple(
+        self, line: Line, point: Point, *, to_go_on: bool = False, writes: builtins.list[Write] | None = None
+    ) -> CheckpointTuple:
         async def read(point: Point) -> builtins.list[CheckpointTuple]:
-            return await self._tuples(line, [point], to_go_on=to_go_on)
+            return await self._tuples(line, [point], to_go_on=to_go_on, known=writes)
 
         return (await self._engine.lines.reading(line, point, read))[0]
 
     async def _tuples(
-        self, line: Line, points: Sequence[Point], *, to_go_on: bool = False
+        self,
+        line: Line,
+        points: Sequence[Point],
+        *,
+        to_go_on: bool = False,
+        known: builtins.list[Write] | None = None,
     ) -> builtins.list[CheckpointTuple]:
         thread_id, namespace = names.split_name(line.name)
         heads = await self._engine.heads.describe(line, points)
         states = await self._engine.states.series(line, points)
-        writes = await self._engine.writes.of_many(line, [point.id for point in points])
+        ids = [point.id for point in points]
+        writes = await self._engine.writes.of_many(line, ids) if known is None else [known]
         tuples = []
         for head, packed, pending in zip(heads, states, writes, strict=True):
             recent = self._engine.recent(line, self._codec)

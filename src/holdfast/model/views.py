@@ -8,7 +8,7 @@ from holdfast.codec import wire
 from holdfast.model import listtree, maptree
 from holdfast.model.drafts import Draft, ListDraft, MapDraft, as_dict, as_list
 from holdfast.model.fold import read_slot
-from holdfast.model.nodes import ListRoot, MapRoot, Origin
+from holdfast.model.nodes import Item, ListRoot, MapRoot, Origin
 from holdfast.model.operations import Keep
 from holdfast.model.packed import Packed
 from holdfast.model.trees import Rounds, Workspace
@@ -23,13 +23,18 @@ def entry(ws: Workspace, value: Draft, path: Sequence[bytes]) -> Rounds[Draft | 
         state = None if found is None else as_dict(found, _NOWHERE)
         if state is None:
             return None
-        if key in state.changes:
-            change = state.changes[key]
-            found = None if change is None else change.value
-        else:
-            stored = (yield from maptree.lookup(ws, state.root, [key])).get(key)
-            found = None if stored is None else stored.slot
+        written = yield from one(ws, state, key)
+        found = None if written is None else written[0]
     return found
+
+
+def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, Origin] | None]:
+    """The value under a packed key, and the step that wrote it last; None if there is none."""
+    if key in state.changes:
+        change = state.changes[key]
+        return None if change is None else (change.value, change.origin)
+    stored = (yield from maptree.lookup(ws, state.root, [key])).get(key)
+    return None if stored is None else (stored.slot, stored.origin)
 
 
 def is_dict(value: Draft) -> bool:
@@ -62,13 +67,18 @@ def length(value: Draft) -> int | None:
 
 def items(ws: Workspace, value: Draft, start: int, stop: int) -> Rounds[list[bytes]]:
     """A run of a list's packed items."""
-    state = as_list(value, _NOWHERE)
-    found: list[bytes] = []
+    return [item.value for item in (yield from written_items(ws, value, _NOWHERE, start, stop))]
+
+
+def written_items(ws: Workspace, value: Draft, origin: Origin, start: int, stop: int) -> Rounds[list[Item]]:
+    """The same, with the step that wrote each: for a list that was written as a whole, the step of that."""
+    state = as_list(value, origin)
+    found: list[Item] = []
     for piece in [] if state is None else listtree.slice_pieces(state.pieces, start, stop - start):
         if state is not None and isinstance(piece, Keep):
             piece = yield from listtree.slice_items(ws, state.root, piece.start, piece.start + piece.length)
         if not isinstance(piece, Keep):
-            found += (item.value for item in piece)
+            found += piece
     return found
 
 

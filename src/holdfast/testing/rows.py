@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+from typing import Any
+
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import STEPS, Scalar, Space
+from holdfast.backends.spaces import STEPS, Json, Scalar, Space
 
 
 def row_of(space: Space, *key: Scalar, body: bytes = b"", **columns: Scalar) -> Row:
@@ -11,7 +15,8 @@ def row_of(space: Space, *key: Scalar, body: bytes = b"", **columns: Scalar) -> 
     unknown = columns.keys() - space.columns.keys()
     if unknown:
         raise TypeError(f"{space.name} has no column {min(unknown)!r}")
-    return Row(key, tuple(columns.get(name, kind()) for name, kind in space.columns.items()), body)
+    empty = {name: "null" if kind is Json else kind() for name, kind in space.columns.items()}
+    return Row(key, tuple(columns.get(name, empty[name]) for name in space.columns), body)
 
 
 def step(seq: int = 0, *, line: str = "line", branch: int = 0, body: bytes = b"body", **columns: Scalar) -> Row:
@@ -22,3 +27,17 @@ def step(seq: int = 0, *, line: str = "line", branch: int = 0, body: bytes = b"b
 def column(space: Space, row: Row, name: str) -> Scalar:
     """What a row has in a column."""
     return row.columns[list(space.columns).index(name)]
+
+
+def meaning(space: Space, row: Row) -> tuple[Any, ...]:
+    """What a row says: all of it, and for JSON what it means, since stores may write that in their own way."""
+    columns = zip(space.columns.values(), row.columns, strict=True)
+    # As decimals: 1e300 and a one with 300 zeros are the same number, and to Python not.
+    return (
+        row.key,
+        [
+            json.loads(str(value), parse_int=Decimal, parse_float=Decimal) if kind is Json else value
+            for kind, value in columns
+        ],
+        row.body,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from holdfast.backends.port import Backend, Batch, Capabilities, Query, Row
+from holdfast.backends.port import Backend, Batch, Capabilities, Query, Row, Sound
 from holdfast.errors import Config
 
 
@@ -44,6 +44,9 @@ class Wrapper(Backend):
 
     async def tidy(self) -> None:
         await self.inner.tidy()
+
+    def check_rows_with(self, sound: Sound) -> None:
+        self.inner.check_rows_with(sound)
 
     async def status(self) -> dict[str, int | float | str]:
         return await self.inner.status()

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
+from holdfast.backends.forks import renew_after_fork
 from holdfast.backends.port import Backend, Batch, Create, Ensure, Put, Query, Row
 from holdfast.backends.spaces import Space
 from holdfast.backends.wrap import Wrapper
@@ -20,8 +21,13 @@ class Counting(Wrapper):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self._lock = threading.Lock()
+        self.renew_locks()
+        renew_after_fork(self)
         self.reset()
+
+    def renew_locks(self) -> None:
+        """For a forked child."""
+        self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Start again at nothing."""

@@ -7,7 +7,7 @@ A backend's test file says where its stores are, and inherits the tests::
         def stores(self, tmp_path: Path) -> Stores:
             return Stores(f"sqlite:///{tmp_path}/store.db")
 
-Tests of what a backend does not claim (`Capabilities.durable`, `shared`) are skipped.
+Tests of what a backend does not claim (`Capabilities.durable`, `shared`, `fresh`) are skipped.
 """
 
 from __future__ import annotations

@@ -129,3 +129,9 @@ def put_steps(rows: Sequence[Row]) -> list[Change]:
 def same(found: Sequence[Row], expected: Sequence[Row]) -> bool:
     """Whether rows are these, for rows so many or large that pytest would take minutes to show how they differ."""
     return list(found) == list(expected)
+
+
+def needs_fresh(store: Driven) -> None:
+    """For tests of what one handle sees of another's."""
+    if not store.backend.capabilities.fresh:
+        pytest.skip("does not claim to be fresh")

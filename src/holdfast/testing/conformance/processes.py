@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -15,7 +16,7 @@ from holdfast.backends.port import Scan
 from holdfast.backends.spaces import LINES, NODES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.testing.child import WIDTH
-from holdfast.testing.conformance.kit import Driven, Stores, Suite
+from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
 from holdfast.testing.rows import column
 
 KEYS = 60
@@ -38,6 +39,7 @@ class Processes(Suite):
 
     def test_what_another_process_was_acknowledged_is_seen(self, stores: Stores, plain: Driven) -> None:
         _needs_shared(plain)
+        needs_fresh(plain)
         with _child(stores, "echo", "other") as child:
             for key in range(30):
                 assert _ask(child, str(key)) == str(key)
@@ -72,8 +74,10 @@ class Processes(Suite):
             store = Driven(run(stores.open()), run)
             found = _whole_batches(store)
             assert expected <= found, f"acknowledged, and not there: {sorted(expected - found)[:5]}"
-            # At most the one under way when it died is there without having been said.
-            assert len(found - expected) <= 1
+            # Of each, at most the one under way when it died is there without having been said. A server may have
+            # taken its time over it.
+            unsaid = Counter(name.rpartition("-")[0] for name in found - expected)
+            assert max(unsaid.values(), default=0) <= 1
             expected = found
             assert run(store.backend.check()) == []
             store.close()

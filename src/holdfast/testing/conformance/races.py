@@ -14,7 +14,7 @@ import pytest
 from holdfast.backends.port import Backend, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, NODES, STEPS
 from holdfast.engine.drivers import arun, run
-from holdfast.testing.conformance.kit import Driven, Stores, Suite
+from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
 from holdfast.testing.rows import column, row_of, step
 
 T = TypeVar("T")
@@ -175,6 +175,7 @@ class Races(Suite):
         assert asyncio.run(main()) > 0
 
     def test_what_is_acknowledged_is_seen_through_every_handle(self, plain: Driven, handles: list[Backend]) -> None:
+        needs_fresh(plain)
         for seq in range(20):
             writer, reader = handles[seq % 4], handles[(seq + 1) % 4]
             assert run(writer.apply([Create(STEPS, step(seq))])) is None

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
-from holdfast.backends.port import Create, Delete, Get, Row, Scan
-from holdfast.backends.spaces import LINES, NODES, OBJECTS, REFS, SPACES, STEPS, WRITES, Scalar
+from holdfast.backends.port import Create, Delete, Get, Put, Row, Scan
+from holdfast.backends.spaces import (
+    LINES,
+    METADATA,
+    NODES,
+    OBJECTS,
+    REFS,
+    SPACES,
+    STATE_VALUES,
+    STEPS,
+    WRITES,
+    Json,
+    Scalar,
+)
 from holdfast.testing.conformance.kit import Driven, Suite, same
-from holdfast.testing.rows import row_of, step
+from holdfast.testing.rows import meaning, row_of, step
 
 NAMES = {
     "empty": "",
@@ -35,6 +48,27 @@ NAMES = {
     "1,024 bytes of three": "한" * 341 + "x",
     "1,024 bytes of four": "😀" * 256,
 }
+
+JSON = {
+    "null": "null",
+    "false": "false",
+    "zero": "0",
+    "the least number": str(-(2**63)),
+    "the greatest number": str(2**63 - 1),
+    "a fraction": "0.1",
+    "a large fraction": "1e300",
+    "no text": '""',
+    "text": '"text"',
+    "text of all kinds": '"\\u0001\\n\\"\\\\ \u00e9 e\u0301 \U0001f600 \uffff"',
+    "a date that is text": '"2024-01-01T00:00:00Z"',
+    "an empty list": "[]",
+    "an empty object": "{}",
+    "a list": '[1, 1.5, "a", null, true, [], {}]',
+    "names": '{"": 1, "a b": 2, "a.b": 3, "$set": 4, "_id": 5, "\U0001f600": 6, "1": 7}',
+    "names of special meaning": '[{"$date": 1}, {"$oid": "x"}, {"$numberLong": "1"}, {"$ref": "a", "$id": 1}]',
+    "deep": "[" * 80 + "]" * 80,
+}
+"""What a column of JSON may hold: text without NUL, numbers of up to 64 bits, a depth of up to 80."""
 
 
 class Values(Suite):
@@ -80,7 +114,7 @@ class Values(Suite):
             assert store.read(Get(STEPS, [row.key]), Scan(STEPS, row.key)) == [[row], [row]]
 
     def test_every_space_keeps_its_rows(self, store: Driven) -> None:
-        samples: dict[type, Scalar] = {str: "text", int: 7, bytes: b"\0bytes\xff"}
+        samples: dict[type, Scalar] = {str: "text", int: 7, bytes: b"\0bytes\xff", Json: '{"a": [1, "b", null]}'}
         rows = {
             space: Row(
                 tuple(samples[kind] for kind in space.key.values()),
@@ -90,9 +124,28 @@ class Values(Suite):
             for space in SPACES
         }
         assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
-        assert store.everything() == {space.name: [row] for space, row in rows.items()}
+        expected = {space.name: [meaning(space, row)] for space, row in rows.items()}
+        assert _everything(store) == expected
         assert store.apply(Delete(STEPS, ("text",))) is None
-        assert store.everything() == {space.name: [row] if space != STEPS else [] for space, row in rows.items()}
+        assert _everything(store) == {**expected, "steps": []}
+
+    @pytest.mark.parametrize("text", JSON.values(), ids=JSON.keys())
+    def test_json_means_what_it_meant(self, store: Driven, text: str) -> None:
+        rows = {
+            METADATA: row_of(METADATA, "tenant", "thread", "checkpoint", "key", value=text),
+            STATE_VALUES: row_of(STATE_VALUES, "tenant", "thread", "channel", kind="value", items=3, value=text),
+        }
+        assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
+        for space, row in rows.items():
+            for found in (
+                *store.read(Get(space, [row.key]), Scan(space, row.key[:2])),
+                store.scan(space, bodies=False),
+            ):
+                assert [meaning(space, each) for each in found] == [meaning(space, row)]
+                assert _kinds(json.loads(str(found[0].columns[-1]))) == _kinds(json.loads(text))
+        again = rows[METADATA]._replace(columns=('[{"put": "again"}]',))
+        assert store.apply(Put(METADATA, again), Put(METADATA, again._replace(key=(*again.key[:3], "other")))) is None
+        assert [meaning(METADATA, row)[1] for row in store.scan(METADATA)] == [[[{"put": "again"}]]] * 2
 
     @pytest.mark.parametrize("size", [0, 1, 4095, 65536, 1 << 20, 5 << 20], ids=str)
     def test_bodies_of_any_size(self, store: Driven, size: int) -> None:
@@ -127,3 +180,17 @@ class Values(Suite):
         assert sorted(store.scan(STEPS)) == sorted(rows.values())
         assert store.apply(Delete(STEPS, ("a",))) is None
         assert sorted(store.scan(STEPS)) == sorted(row for (tenant, _), row in rows.items() if tenant != "a")
+
+
+def _everything(store: Driven) -> dict[str, list[object]]:
+    found = store.everything()
+    return {space.name: [meaning(space, row) for row in found[space.name]] for space in SPACES}
+
+
+def _kinds(tree: object) -> object:
+    """Of what kind all is in a tree of JSON: in Python, true equals 1. JSON has one kind of numbers."""
+    if isinstance(tree, dict):
+        return {key: _kinds(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_kinds(item) for item in tree]
+    return float if type(tree) is int else type(tree)

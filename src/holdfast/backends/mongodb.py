@@ -1,0 +1,144 @@
+"""`mongodb://` and `mongodb+srv://`: rows as documents, in a replica set.
+
+A group of batches is one transaction, acknowledged when most of the servers have it on disk. Reads are of a snapshot
+that the primary gives of what most of the servers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pymongo import AsyncMongoClient
+from pymongo.driver_info import DriverInfo
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import split_options
+
+from holdfast.backends import urls
+from holdfast.backends.commits import Outcome
+from holdfast.backends.mongodb_abandoned import DRIVER
+from holdfast.backends.mongodb_commits import Committer
+from holdfast.backends.mongodb_documents import Document
+from holdfast.backends.mongodb_errors import errors_of, translated
+from holdfast.backends.mongodb_groups import MAX_BATCH, MAX_BODY
+from holdfast.backends.mongodb_layout import Layout
+from holdfast.backends.mongodb_reads import answer
+from holdfast.backends.mongodb_upkeep import damage, size, tidy
+from holdfast.backends.network import TIMEOUT, Network, Stamp
+from holdfast.backends.port import Batch, Capabilities, Query, Row
+from holdfast.errors import Config
+
+_DATABASE = "holdfast"
+_OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "prefix": ""}
+
+_SELECTION_MS = 2_000
+"""For how long the driver looks for a primary. Then it is tried again from here, until the store's own deadline."""
+_CONNECT_MS = 5_000
+
+
+class MongoDB(Network):
+    """A store in a MongoDB database. `_connect` and what follows it run in the store's loop only."""
+
+    schemes = ("mongodb", "mongodb+srv")
+
+    def __init__(self, address: str, prefix: str, timeout: float) -> None:
+        super().__init__(urls.without_password(address), timeout)
+        self._address = address
+        self._prefix = prefix
+        self._client: AsyncMongoClient[Document] | None = None
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> MongoDB:
+        """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
+        if url.partition("://")[0] not in cls.schemes:
+            raise Config(
+                "this names no MongoDB", where=urls.without_password(url), hint="Open mongodb://localhost/agents"
+            )
+        address, found = urls.split_options(url, _OPTIONS, options)
+        prefix = found.get("prefix", "")
+        if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
+            raise Config(
+                f"prefix cannot be {prefix!r}",
+                where=urls.without_password(url),
+                hint="It is text without $, such as holdfast_",
+            )
+        timeout = urls.number(url, "timeout", found.get("timeout", TIMEOUT), least=0.1)
+        store = cls(address, prefix, timeout)
+        await store.start()
+        return store
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, shared=True, max_body=MAX_BODY, max_batch=MAX_BATCH, projected=True)
+
+    async def size(self) -> int:
+        return await self._asked(self._size)
+
+    async def check(self) -> list[str]:
+        return await self._asked(self._check)
+
+    async def tidy(self) -> None:
+        await self._asked(self._tidy)
+
+    async def _connect(self) -> object:
+        client = self._new_client()
+        try:
+            with errors_of(self.url):
+                layout = Layout(client.get_default_database(_DATABASE), self._prefix)
+                await layout.prepare(self.url)
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+        self._layout = layout
+        self._committer = Committer(layout)
+        return client, layout
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
+        with errors_of(self.url):
+            async with self._layout.database.client.start_session(snapshot=True) as session:
+                return await answer(self._layout, session, queries)
+
+    async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
+        with errors_of(self.url):
+            return await self._committer.commit(batches, stamp)
+
+    async def _size(self) -> int:
+        with errors_of(self.url):
+            return await size(self._layout)
+
+    async def _check(self) -> list[str]:
+        with errors_of(self.url):
+            return await damage(self._layout)
+
+    async def _tidy(self) -> None:
+        with errors_of(self.url):
+            await tidy(self._layout)
+
+    def _new_client(self) -> AsyncMongoClient[Document]:
+        """A client with our settings, where the URL says nothing else."""
+        settings: dict[str, Any] = {
+            "serverSelectionTimeoutMS": _SELECTION_MS,
+            "connectTimeoutMS": _CONNECT_MS,
+            "socketTimeoutMS": int(1000 * min(self._timeout, TIMEOUT * 10)),
+        }
+        query = self._address.partition("?")[2]
+        said = {name.lower() for name, _ in parse_qsl(query)}
+        try:
+            if query:
+                split_options(query)  # raises where the client would only warn, and go on without the option
+            return AsyncMongoClient(
+                self._address,
+                driver=DriverInfo(DRIVER),
+                **{name: value for name, value in settings.items() if name.lower() not in said},
+            )
+        except (PyMongoError, ValueError, TypeError) as error:
+            if isinstance(error, PyMongoError):
+                raise translated(error, self.url) from error
+            raise Config(f"MongoDB cannot be used so: {error}", where=self.url, hint="Mend the URL") from error

@@ -1,0 +1,127 @@
+"""PostgreSQL's errors as Holdfast's."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from holdfast.backends.network import Interrupted
+from holdfast.backends.postgres_apply import BAD_VALUE, OVERTAKEN, TOO_LARGE
+from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
+
+PREPARED = ("26000", "42P05")
+"""A prepared statement is not there, or there already: a pooler is between us and the server."""
+
+READ_ONLY = "25006"
+"""The server takes no changes: it became a standby."""
+
+_TRY_AGAIN = ("40001", "40P01", "55P03", "53300", "57014", READ_ONLY, *PREPARED)
+"""Nothing was done, and it may work in a moment: others were in the way, or too many are connected."""
+
+_CUT_OFF = ("08", "57P")
+"""The connection broke, or the server is shutting down: what was sent may have been done."""
+
+# libpq gives no code where a connection could not be made. These are the server's words, PgBouncer's and Supabase's.
+_LOGIN = re.compile(
+    r"FATAL.*(authentication|password|pg_hba|role \"|database \"|no such (user|database)|Tenant or user"
+    "|permission denied)"
+)
+_NOT_NOW = re.compile("too many|starting up|shutting down|in recovery")
+_WRONG = re.compile(
+    "definition of service|service file|certificate|does not support SSL|SSL required|no password supplied"
+    r"|failed to resolve host.*\[Errno -2\]|invalid (port|sslmode|connection option)"
+)
+_MISSING = ("3F000", "42P01", "42883", "42703", "42804")
+
+
+def translate(error: psycopg.Error, where: str, schema: str, sent: bool = False) -> Interrupted | HoldfastError:
+    """The error to raise in place of the driver's. `sent` tells that it was a change, which may have arrived."""
+    state = error.sqlstate
+    said = _said(error)
+    if state is None:
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return Interrupted(said, sent=sent)
+        return Invalid(f"a value does not fit into its column: {said}", where=where)
+    if state.startswith(_CUT_OFF) or state == "40003":
+        return Interrupted(said, sent=sent)
+    if state in _TRY_AGAIN:
+        return Interrupted(said)
+    return _final(state, said, where, schema)
+
+
+def _final(state: str, said: str, where: str, schema: str) -> HoldfastError:
+    """What trying again in a moment does not help with."""
+    if state == OVERTAKEN:
+        return Uncertain(
+            "a change came too late: this process had given it up", where=where, hint="See what was made, and go on"
+        )
+    if state == "53100":
+        return Transient(
+            f"the server's disk is full: {said}",
+            where=where,
+            hint="Nothing of this was stored, and nothing stored before is lost; make room and try again",
+        )
+    if state.startswith("53") or state == "58030":
+        return Transient(f"the server lacks something: {said}", where=where, hint="Nothing was done; look at its log")
+    if state in ("XX001", "XX002"):
+        return Corrupt(f"the database is damaged: {said}", where=where, hint="Restore it from a backup, or repair it")
+    if state == "42501":
+        return denied(said, where, schema)
+    if state.startswith("28") or state == "3D000":
+        return Config(f"the server does not let us in: {said}", where=where, hint="Check user, password and database")
+    if state in _MISSING:
+        return Config(
+            f"the schema {schema!r} is not what Holdfast made: {said}",
+            where=where,
+            hint=f"Set it up with holdfast.backends.postgres.setup(url, schema={schema!r})",
+        )
+    if state.startswith("54"):
+        return TooLarge(f"something is larger than PostgreSQL takes: {said}", where=where)
+    if state.startswith("22"):
+        return Invalid(f"a value does not fit into its column: {said}", where=where)
+    return Unavailable(f"PostgreSQL failed: {said} ({state})", where=where, hint="Look at the server's log")
+
+
+def translate_connecting(error: psycopg.Error, where: str, schema: str) -> Interrupted | HoldfastError:
+    """The same, where a connection could not be made. libpq gives no code then, only words."""
+    if error.sqlstate is not None:
+        return translate(error, where, schema)
+    said = _said(error)
+    if _LOGIN.search(said) and not _NOT_NOW.search(said):
+        return Config(f"the server does not let us in: {said}", where=where, hint="Check user, password and database")
+    if _WRONG.search(said) or isinstance(error, psycopg.ProgrammingError):
+        return Config(f"libpq cannot connect: {said}", where=where, hint="Check the URL and what it refers to")
+    return translate(error, where, schema)
+
+
+def refused(outcome: int, where: str) -> HoldfastError:
+    """Why the database would not take a batch."""
+    if outcome == TOO_LARGE:
+        return TooLarge(
+            "the names in a key are together longer than PostgreSQL indexes, or a value is larger than it takes",
+            where=where,
+            hint="The names of tenant, thread and step may have about 2,500 bytes together",
+        )
+    if outcome == BAD_VALUE:
+        return Invalid("a value does not fit into its column", where=where)
+    return Denied("the database does not allow this change", where=where, hint="Its row-level security, or a grant")
+
+
+def bad_value(error: Exception, where: str) -> Invalid:
+    """The error for a value that cannot even be sent."""
+    return Invalid(f"a value does not fit into its column: {error}", where=where)
+
+
+def denied(said: str, where: str, schema: str) -> Denied:
+    """The error where a right is missing."""
+    return Denied(
+        f"the database does not allow this: {said}",
+        where=where,
+        hint=f"Its owner can grant it: holdfast.backends.postgres.setup_sql(schema={schema!r}, role=...) tells how",
+    )
+
+
+def _said(error: psycopg.Error) -> str:
+    """What the server or the driver said, on one line."""
+    return " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__

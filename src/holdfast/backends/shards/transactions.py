@@ -1,0 +1,138 @@
+"""Batches about several shards: a part is added to the log of each, and one object decides that they count.
+
+Until that object is there, readers leave the parts out, and nobody writes after them. A writer that dies in between
+is waited for only so long: then somebody else creates the object, and says that the parts do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from holdfast.backends.conditions import judge
+from holdfast.backends.port import Batch, Delete, Ensure, Expect
+from holdfast.backends.shards.answers import Answers, Views
+from holdfast.backends.shards.blobs import check_deadline, clock, together
+from holdfast.backends.shards.core import Core
+from holdfast.backends.shards.entries import Draft, fill
+from holdfast.backends.shards.lanes import Lanes
+from holdfast.backends.shards.naming import Names, folder
+from holdfast.backends.shards.stale import Patience, Stale
+from holdfast.backends.shards.view import View
+from holdfast.backends.spaces import Key
+from holdfast.errors import Uncertain
+
+_LONGEST_PAUSE = 0.5
+
+
+def shards_of(batch: Batch) -> tuple[set[Names], set[Key]]:
+    """The shards that a batch names, and the short prefixes whose shards it does not name."""
+    names: set[Names] = set()
+    wide: set[Key] = set()
+    for change in batch:
+        if isinstance(change, Delete):
+            start = change.prefix
+        else:
+            start = change.key if isinstance(change, Expect) else change.row.key
+        if len(start) >= 2:
+            names.add(_names(start))
+        else:
+            wide.add(start)
+    return names, wide
+
+
+class Transactions:
+    """Makes batches about several shards."""
+
+    def __init__(self, core: Core, lanes: Lanes, answers: Answers) -> None:
+        self._core = core
+        self._lanes = lanes
+        self._answers = answers
+
+    async def apply(self, batch: Batch, named: set[Names], wide: set[Key]) -> int | None:
+        """Make a batch. As in the port."""
+        pause, one_by_one = 0.01, False
+        patience = Patience()
+        while True:
+            check_deadline()
+            names = set(named)
+            for prefix in wide:
+                names.update(await self._answers.shards_under(prefix))
+            async with AsyncExitStack() as stack:
+                for each in sorted(names):
+                    lane = await stack.enter_async_context(self._lanes.lane(each))
+                    await stack.enter_async_context(lane.lock)
+                try:
+                    done, refused = await self._attempt(batch, sorted(names), one_by_one)
+                except Stale as stale:
+                    patience.bear(stale)
+                    for each in names:
+                        known = self._core.known(folder(each))
+                        if known is not None:
+                            self._core.forget(known)
+                    done, refused = False, None
+            if done:
+                return refused
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
+            pause, one_by_one = min(2 * pause, _LONGEST_PAUSE), True
+
+    async def _attempt(self, batch: Batch, names: Sequence[Names], one_by_one: bool) -> tuple[bool, int | None]:
+        """Whether it was done, and what came of it."""
+        views = dict(zip(names, await together([self._ready(each) for each in names]), strict=True))
+
+        (refused,), effect = judge([batch], Views(views).columns)
+        if refused is not None:
+            # To be refused is also an answer: it has to be right as of one moment.
+            refused = await self._answers.at_once(set(names), lambda at: judge([batch], at.columns)[0][0])
+            return refused is not None, refused
+        conditions = {_names(change.row.key) for change in batch if isinstance(change, Ensure)}
+        conditions |= {_names(change.key) for change in batch if isinstance(change, Expect)}
+        drafts: dict[Names, Draft] = {}
+        id = secrets.token_hex(16)
+        for each, view in views.items():
+            draft = Draft(view, id)
+            fill(draft, view, effect)
+            # A condition holds until all is decided, since nobody can write after the part.
+            if draft or each in conditions:
+                drafts[each] = draft
+        return not drafts or await self._make(id, views, drafts, one_by_one), None
+
+    async def _ready(self, names: Names) -> View:
+        view = await self._core.fresh(folder(names), names)
+        await self._core.clear(view)
+        return view
+
+    async def _make(self, id: str, views: dict[Names, View], drafts: dict[Names, Draft], one_by_one: bool) -> bool:
+        """Add the parts, and decide that they count. False if another got in between."""
+        core = self._core
+        began = clock()
+        if len(drafts) == 1:
+            ((only, draft),) = drafts.items()
+            draft.entry.transaction = ""
+            return await core.append(views[only], draft.entry, draft.bodies)
+        adding = [core.append(views[each], draft.entry, draft.bodies) for each, draft in drafts.items()]
+        try:
+            added = await together(adding, 1 if one_by_one else len(adding))
+        except BaseException:
+            # Nobody has to wait for what will not come. If this fails too, they wait, and find out.
+            await core.decide(id, made=False)
+            raise
+        made = await core.decide(id, all(added))
+        if clock() - began > core.grace / 2:
+            raise Uncertain(
+                "this process was paused for so long that it cannot be told whether a batch was made",
+                where=core.where,
+                hint="Look whether it was before you do it again",
+            )
+        for each in drafts:
+            pending = views[each].pending
+            if pending is not None and pending.entry.transaction == id:
+                views[each].settle(pending, made)
+        return made
+
+
+def _names(key: Key) -> Names:
+    return str(key[0]), str(key[1])

@@ -1,0 +1,167 @@
+"""What readable rows are made of: steps about to be stored, and where the items of their lists come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.backends.port import Change, Delete, Put, Row, Scan
+from holdfast.backends.spaces import AGENT_STATES, CONVERSATIONS, STATE_VALUES, STEPS, Json, Key, Scalar, Space
+from holdfast.codec.plainform import to_plain
+from holdfast.engine.lines import MAIN
+from holdfast.engine.readable import CAP, key_text, to_text
+from holdfast.engine.records import Branch, Info, Line, Point
+from holdfast.engine.states import Held
+from holdfast.errors import TooDeep
+from holdfast.model.operations import EditList, Keep, Operation
+from holdfast.model.operations import Set as SetValue
+from holdfast.model.steps import Header, Step
+
+NO_CHANNELS: Mapping[str, tuple[str, int]] = {}
+
+
+class Made(NamedTuple):
+    """A step that is about to be stored: what rows are made of."""
+
+    info: Info
+    point: Point
+    step: Step
+    held: Held
+    parent: Point | None
+    branches: Sequence[Branch]
+    """Those that are made, or get another name, together with it."""
+
+
+class Known(NamedTuple):
+    """What the rows of a thread say: its row, if it has one; of each channel, how it is shown and how many items."""
+
+    row: tuple[Scalar, ...] | None
+    channels: Mapping[str, tuple[str, int]]
+    version: int
+    """Of the line, for which these are the names of its branches."""
+    names: Mapping[int, str]
+
+    @property
+    def checkpoint(self) -> str:
+        return "" if self.row is None else str(self.row[0])
+
+    @property
+    def hash(self) -> str:
+        return "" if self.row is None else str(self.row[5])
+
+    def label(self, number: int) -> str:
+        """What a branch is called."""
+        name = self.names.get(number, "")
+        if not name and not number and MAIN.name not in self.names.values():
+            return MAIN.name
+        return name or f"branch {number}"
+
+
+@dataclass
+class Rows:
+    """The changes that bring a thread's rows up to date, and what is then known of them."""
+
+    line: Line
+    changes: list[Change] = field(default_factory=list)
+    after: Known | None = None
+
+    def put(self, space: Space, key: Key, *columns: Scalar) -> None:
+        """Write a row."""
+        self.changes.append(Put(space, Row((*self.line, *key), columns)))
+
+
+class New(NamedTuple):
+    """So many items that a step brought."""
+
+    step: int
+    length: int
+
+
+Piece = Keep | New
+
+NOBODY = Point(0, 0, "", 0, 0, b"", 0, "", "", 0, 0)
+
+
+def first_step(line: Line) -> Scan:
+    return Scan(STEPS, tuple(line), limit=1, bodies=False)
+
+
+def newest_step(line: Line) -> Scan:
+    return Scan(STEPS, tuple(line), reverse=True, limit=1, by="id")
+
+
+def nothing_shown(line: Line) -> list[Change]:
+    """Show nothing of a thread's state."""
+    return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a channel is a framework's own."""
+    return name.startswith("__")
+
+
+def chain_to(made: Sequence[Made], latest: Made) -> list[Made]:
+    """The steps that lead to one, of those that are made together."""
+    by_hash = {each.point.hash: each for each in made}
+    chain = [latest]
+    while (parent := chain[0].parent) is not None and parent.hash in by_hash:
+        chain.insert(0, by_hash[parent.hash])
+    return chain
+
+
+def touched(chain: Sequence[Made]) -> dict[bytes, list[tuple[int, Operation | None]]]:
+    """What steps do to each channel, from when it was last set anew on; None where it is removed."""
+    touched: dict[bytes, list[tuple[int, Operation | None]]] = {}
+    for number, each in enumerate(chain):
+        for key in each.step.edit.removed:
+            touched[key] = [(number, None)]
+        for key, operation in each.step.edit.put:
+            if isinstance(operation, SetValue):
+                touched[key] = []
+            touched.setdefault(key, []).append((number, operation))
+    return touched
+
+
+def edited(pieces: Sequence[Piece], edit: EditList, step: int) -> list[Piece]:
+    """The list that a step makes of another one, as to where each item comes from."""
+    edited: list[Piece] = []
+    for part in edit.parts:
+        if isinstance(part, Keep):
+            edited += _cut(pieces, part.start, part.length)
+        else:
+            edited.append(New(step, len(part) if type(part) is tuple else 1))
+    return edited
+
+
+def _cut(pieces: Iterable[Piece], start: int, length: int) -> Iterator[Piece]:
+    for piece in pieces:
+        count = piece.length
+        low, high = max(start, 0), min(start + length, count)
+        if low < high:
+            yield Keep(piece.start + low, high - low) if isinstance(piece, Keep) else New(piece.step, high - low)
+        start -= count
+
+
+def entries_of(header: Header) -> Iterator[tuple[str, str]]:
+    """The entries of a step's metadata, as text."""
+    try:
+        plain = to_plain(header.metadata)
+    except TooDeep:
+        return
+    entries = plain if type(plain) is dict else {"": plain}
+    seen: set[str] = set()
+    for name, value in entries.items():
+        key, text = key_text(name), to_text(value)
+        if key not in seen:
+            seen.add(key)
+            yield key, text if len(text) <= CAP else "null"
+
+
+def same_columns(space: Space, wanted: Sequence[Scalar], there: Sequence[Scalar]) -> bool:
+    """Whether columns say the same. Stores write JSON in their own way."""
+    for kind, one, other in zip(space.columns.values(), wanted, there, strict=True):
+        if one != other and not (kind is Json and json.loads(str(one)) == json.loads(str(other))):
+            return False
+    return True

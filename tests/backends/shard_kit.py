@@ -1,0 +1,182 @@
+"""Objects in memory, for tests of shards: quick, and with every answer, failure and order at the test's will."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.backends.port import Batch, Query, Row
+from holdfast.backends.shards.answers import Answers
+from holdfast.backends.shards.backend import Sharded
+from holdfast.backends.shards.blobs import Blob, Blobs, Patient, within
+from holdfast.backends.shards.core import Core
+from holdfast.backends.shards.lanes import Lanes
+from holdfast.backends.shards.tidying import Tidying
+from holdfast.backends.shards.transactions import Transactions, shards_of
+
+PLACES: dict[str, dict[str, tuple[bytes, float]]] = {}
+"""What stores opened by their URL hold."""
+
+
+class InMemory(Blobs):
+    """Objects in a dict."""
+
+    def __init__(self, objects: dict[str, tuple[bytes, float]] | None = None) -> None:
+        self.objects = {} if objects is None else objects
+        self.asked: Counter[str] = Counter()
+        self.written = 0
+
+    async def create(self, name: str, data: bytes) -> bool:
+        self.asked["create"] += 1
+        if name in self.objects:
+            return False
+        self.written += len(data)
+        self.objects[name] = (data, time.time())
+        return True
+
+    async def put(self, name: str, data: bytes) -> None:
+        self.asked["put"] += 1
+        self.written += len(data)
+        self.objects[name] = (data, time.time())
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        self.asked["get"] += 1
+        found = self.objects.get(name)
+        if found is None:
+            return None
+        return found[0][start:] if length is None else found[0][start : start + length]
+
+    async def listed(self, prefix: str) -> list[Blob]:
+        self.asked["list"] += 1
+        found = list(self.objects.items())
+        return [Blob(name, len(data), at) for name, (data, at) in found if not prefix or name.startswith(f"{prefix}/")]
+
+    async def folders(self, prefix: str) -> list[str]:
+        self.asked["list"] += 1
+        start = f"{prefix}/" if prefix else ""
+        below = [name[len(start) :] for name in list(self.objects) if name.startswith(start)]
+        return sorted({name.partition("/")[0] for name in below if "/" in name})
+
+    async def delete(self, names: Sequence[str]) -> None:
+        self.asked["delete"] += len(names)
+        for name in names:
+            self.objects.pop(name, None)
+
+    async def sweep(self, before: float) -> None:
+        """Nothing is left behind here."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class Through(Blobs):
+    """Passes everything on, through a function that may wait, fail, or do it and fail all the same."""
+
+    def __init__(self, inside: Blobs, way: Callable[[str, str, Callable[[], Any]], Any]) -> None:
+        self._inside = inside
+        self._way = way
+
+    async def create(self, name: str, data: bytes) -> bool:
+        made: bool = await self._way("create", name, lambda: self._inside.create(name, data))
+        return made
+
+    async def put(self, name: str, data: bytes) -> None:
+        await self._way("put", name, lambda: self._inside.put(name, data))
+
+    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
+        data: bytes | None = await self._way("get", name, lambda: self._inside.get(name, start, length))
+        return data
+
+    async def listed(self, prefix: str) -> list[Blob]:
+        found: list[Blob] = await self._way("list", prefix, lambda: self._inside.listed(prefix))
+        return found
+
+    async def folders(self, prefix: str) -> list[str]:
+        found: list[str] = await self._way("list", prefix, lambda: self._inside.folders(prefix))
+        return found
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._way("delete", "", lambda: self._inside.delete(names))
+
+    async def sweep(self, before: float) -> None:
+        await self._way("list", "", lambda: self._inside.sweep(before))
+
+    async def close(self) -> None:
+        await self._inside.close()
+
+
+class Process:
+    """What a process that has the store open works with; several of them may share the objects."""
+
+    def __init__(self, blobs: Blobs, grace: float = 1000.0, patience: float = 0.05, timeout: float = 5.0) -> None:
+        self.blobs = Patient(blobs)
+        self.timeout = timeout
+        self.core = Core(self.blobs, "memory", grace, patience)
+        self.lanes = Lanes(self.core, timeout)
+        self.answers = Answers(self.core)
+        self.transactions = Transactions(self.core, self.lanes, self.answers)
+        self.tidying = Tidying(self.core, self.lanes, timeout)
+
+    async def apply(self, *changes: Any) -> int | None:
+        """Make a batch."""
+        batch: Batch = changes
+        names, wide = shards_of(batch)
+        with within(self.timeout):
+            if len(names) == 1 and not wide:
+                return await self.lanes.apply(names.pop(), batch)
+            return await self.transactions.apply(batch, names, wide)
+
+    async def read(self, *queries: Query) -> list[list[Row]]:
+        """Answer queries."""
+        with within(self.timeout):
+            return await self.answers.answer(queries)
+
+
+class Turns:
+    """Lets one question to the storage be answered at a time, the next one as a number says.
+
+    The numbers make the order: the same numbers, the same order. When they are used up, the oldest comes first.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = iter(numbers)
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def way(self, kind: str, name: str, ask: Callable[[], Any]) -> Any:
+        """To be given to `Through`."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+        return await ask()
+
+    async def run(self, *work: Any) -> list[Any]:
+        """Have coroutines run to their ends."""
+        tasks = [asyncio.ensure_future(each) for each in work]
+        while not all(task.done() for task in tasks):
+            for _ in range(30):  # until everybody waits for a turn
+                await asyncio.sleep(0)
+            self._waiting = [turn for turn in self._waiting if not turn.done()]
+            if self._waiting:
+                chosen = self._waiting.pop(next(self._numbers, 0) % len(self._waiting))
+                chosen.set_result(None)
+            else:
+                await asyncio.sleep(0.001)  # somebody waits for time to pass
+        return [task.result() for task in tasks]
+
+
+class Double(Sharded):
+    """`blobs://name`: a store on objects in this process's memory."""
+
+    schemes = ("blobs",)
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Double:
+        store = cls(url, 30.0, 1000.0)
+        await store.start()
+        return store
+
+    def _blobs(self) -> Blobs:
+        return InMemory(PLACES.setdefault(self.url, {}))

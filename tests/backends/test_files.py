@@ -1,0 +1,318 @@
+"""Files: the suite for all backends, and what is its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends import files
+from holdfast.backends.files import Files
+from holdfast.backends.port import Create, Delete, Put, Scan
+from holdfast.backends.shards import core, view
+from holdfast.backends.spaces import SPACES, STEPS
+from holdfast.engine.drivers import run
+from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
+from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.rows import step
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(f"file:///{tmp_path}/store")
+
+
+def opened(path: Path, **options: Any) -> Files:
+    return run(Files.open(f"file:///{path}", **options))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Files]:
+    store = opened(path)
+    yield store
+    run(store.close())
+
+
+def names(path: Path) -> set[str]:
+    """The files of a store, without those that are being written."""
+    found = (str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+    return {name for name in found if not name.startswith("new/")}
+
+
+# Opening
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("file://agents", "file:///agents"),
+        ("file:agents", "file:///agents"),
+        ("file:///", "file:///agents"),
+        ("file:///a?mode=fast", "file:///agents"),
+        ("file:///a?grace=soon", "'soon'"),
+        ("file:///a?timeout=0", "'0'"),
+    ],
+)
+def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Config) as caught:
+        run(Files.open(url))
+    assert says in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = run(Files.open("file:///a%20b/c?grace=30"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run(store.apply([Create(STEPS, step())])) is None
+    run(store.close())
+    assert (tmp_path / "a b" / "c" / "tenant=tenant" / "line=line" / "birth").exists()
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Config, match="cannot be used"):
+        opened(tmp_path / "file" / "store")
+
+
+def test_a_directory_of_something_else_is_left_alone(path: Path) -> None:
+    path.mkdir()
+    (path / "format").write_text("Dear diary")
+    with pytest.raises(Config, match="something else"):
+        opened(path)
+    assert (path / "format").read_text() == "Dear diary"
+
+
+# What is on the disk
+
+
+def test_people_find_their_way(path: Path) -> None:
+    with holdfast.open(f"file:///{path}", tenant="acme") as store:
+        store.put("chat-1", {"n": 1})
+    assert names(path) == {"format", "tenant=acme/line=chat-1/birth"}
+
+
+def test_of_deleted_threads_nothing_is_left(path: Path) -> None:
+    store = opened(path, grace=10)
+    for seq in range(40):
+        assert run(store.apply([Create(STEPS, step(seq))])) is None
+    assert run(store.apply([Delete(space, ("tenant", "line")) for space in SPACES])) is None
+    run(store.tidy())
+    assert b"body" in b"".join((path / name).read_bytes() for name in names(path)), "the time of grace is not over"
+
+    async def tidy() -> None:
+        assert store._open is not None
+        await store._open.tidying.tidy(grace=-1.0)
+
+    for _ in range(3):
+        run(store._took_long(tidy))
+    run(store.close())
+    assert names(path) == {"format"}
+    assert [each.name for each in path.iterdir() if each.is_dir()] == ["new"]
+
+
+def test_what_writers_that_died_left_is_removed(path: Path, store: Files) -> None:
+    old, young = path / "new" / "old", path / "new" / "young"
+    for each in (old, young):
+        each.write_bytes(b"half a fi")
+    os.utime(old, (time.time() - 3600, time.time() - 3600))
+    run(store.tidy())
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_damage_is_found_and_named(path: Path, store: Files) -> None:
+    assert run(store.apply([Create(STEPS, step(body=b"body" * 100))])) is None
+    birth = path / "tenant=tenant" / "line=line" / "birth"
+    birth.write_bytes(birth.read_bytes()[:-1] + b"?")
+    other = opened(path)
+    with pytest.raises(Corrupt, match="line=line/birth"):
+        run(other.read([Scan(STEPS, ())]))
+    (wrong,) = run(other.check())
+    assert "line=line/birth" in wrong
+    run(other.close())
+
+
+def test_a_missing_file_is_damage_too(path: Path, store: Files) -> None:
+    for seq in range(33):
+        assert run(store.apply([Put(STEPS, step(seq, body=bytes(300_000) if seq == 3 else b"small"))])) is None
+    (large,) = [name for name in names(path) if name.endswith("/03") and (path / name).stat().st_size > 300_000]
+    (path / large).unlink()
+    other = opened(path)
+    with pytest.raises(Corrupt, match="missing"):
+        run(other.read([Scan(STEPS, ())]))
+    run(other.close())
+
+
+# A disk that fails
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, times: int) -> None:
+    real: Callable[..., Any] = getattr(os, name)
+    left = times
+
+    def fail(*arguments: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OSError(number, os.strerror(number))
+        return real(*arguments)
+
+    monkeypatch.setattr(os, name, fail)
+
+
+def test_a_full_disk_passes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    failing(monkeypatch, "write", errno.ENOSPC, 3)
+    assert run(store.apply([Create(STEPS, step())])) is None
+    run(store.close())
+
+
+def test_a_disk_that_stays_full_leaves_nothing_half_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path, timeout=0.3)
+    with monkeypatch.context() as patched:
+        failing(patched, "write", errno.ENOSPC, 1_000_000)
+        with pytest.raises(Transient, match="Nothing was done") as caught:
+            run(store.apply([Create(STEPS, step())]))
+        assert not isinstance(caught.value, Uncertain)
+        assert names(path) == {"format"}
+        assert list((path / "new").iterdir()) == []
+    assert run(store.apply([Create(STEPS, step())])) is None
+    run(store.close())
+
+
+@pytest.mark.parametrize("call", ["fsync", "write"])
+def test_a_disk_that_fails_is_not_trusted_again(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    store = opened(path)
+    with monkeypatch.context() as patched:
+        failing(patched, call, errno.EIO, 1)
+        with pytest.raises(Unavailable, match="disk failed"):
+            run(store.apply([Create(STEPS, step())]))
+    with pytest.raises(Unavailable, match="disk failed"):
+        run(store.read([Scan(STEPS, ())]))
+    run(store.close())
+    again = opened(path)
+    assert run(again.read([Scan(STEPS, ())])) == [[]]
+    run(again.close())
+
+
+def test_a_folder_that_cannot_be_flushed_makes_no_promise(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    real = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match="flushed"):
+            run(store.apply([Create(STEPS, step(1))]))
+    with pytest.raises(Unavailable):
+        run(store.apply([Create(STEPS, step(2))]))
+    run(store.close())
+
+
+# Power cuts
+
+
+class Disk:
+    """Knows which files a power cut would leave: those whose names, and those of whose folders, were flushed."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root = root
+        self.safe: set[Path] = set()
+        self._flush = files._flush_folder
+        self._lock = threading.Lock()
+        monkeypatch.setattr(files, "_flush_folder", self._flushed)
+
+    def _flushed(self, folder: Path) -> None:
+        self._flush(folder)
+        with self._lock, os.scandir(folder) as entries:
+            self.safe = {each for each in self.safe if each.parent != folder} | {Path(each.path) for each in entries}
+
+    def after_a_cut(self, target: Path) -> None:
+        """Make of a directory what would be left of the store."""
+        target.mkdir()
+        for name in sorted(names(self._root)):
+            way = [self._root / part for part in [name, *map(str, Path(name).parents)][:-1]]
+            if all(each in self.safe for each in way):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self._root / name, target / name)
+
+
+def test_what_was_acknowledged_survives_a_power_cut(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "EPOCH", 4)
+    monkeypatch.setattr(view, "EPOCH", 4)
+    disk = Disk(path, monkeypatch)
+    stores = [opened(path) for _ in range(2)]
+    expected: dict[tuple[Any, ...], bytes] = {}
+    for number in range(24):
+        changes = [Put(STEPS, step(number, line=line, body=b"%d" % number)) for line in "ab"[: 1 + number % 3 // 2]]
+        assert run(stores[number % 2].apply(changes)) is None
+        expected |= {change.row.key: change.row.body for change in changes}
+        cut = tmp_path / f"cut-{number}"
+        disk.after_a_cut(cut)
+        left = opened(cut)
+        (rows,) = run(left.read([Scan(STEPS, ())]))
+        assert {row.key: row.body for row in rows} == expected
+        run(left.close())
+    for store in stores:
+        run(store.close())
+
+
+def test_a_name_that_another_has_not_flushed_is_flushed_by_who_goes_by_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(path, monkeypatch)
+    first, second = opened(path), opened(path)
+    assert run(first.apply([Put(STEPS, step(0, line=line, body=b"0")) for line in "ab"])) is None
+    # As if the first had linked its decision, and the power went before it could flush.
+    disk.safe = {each for each in disk.safe if each.parent.name != "transactions"}
+    assert run(second.apply([Put(STEPS, step(1, line="a", body=b"1"))])) is None
+    disk.after_a_cut(tmp_path / "cut")
+    left = opened(tmp_path / "cut")
+    (rows,) = run(left.read([Scan(STEPS, ())]))
+    assert [row.body for row in rows] == [b"0", b"1", b"0"]
+    for store in (first, second, left):
+        run(store.close())
+
+
+# Forks
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_goes_on(store: Files) -> None:
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if run(store.apply([Create(STEPS, step(1))])) is None else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(store.apply([Create(STEPS, step(1))])) == 0
+    assert len(run(store.read([Scan(STEPS, ())]))[0]) == 2

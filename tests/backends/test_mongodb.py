@@ -1,0 +1,37 @@
+"""Stores in MongoDB keep the promises of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from pymongo import MongoClient, WriteConcern
+
+from holdfast.testing.conformance import BackendConformance, Stores
+from tests.servers import mongodb
+
+
+class TestMongoDB(BackendConformance):
+    @pytest.fixture
+    def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
+        url = _database()
+        yield Stores(url)
+        if "killed" in request.node.name:
+            _database.cache_clear()  # what died in a transaction keeps its rows locked for a while
+        else:
+            _empty(url)
+
+
+@cache
+def _database() -> str:
+    """A database for many tests: making one takes longer than a test."""
+    return mongodb()
+
+
+def _empty(url: str) -> None:
+    with MongoClient[dict[str, object]](url) as client:
+        database = client.get_default_database(write_concern=WriteConcern("majority"))
+        for name in database.list_collection_names():
+            if name != "holdfast":
+                database[name].delete_many({})

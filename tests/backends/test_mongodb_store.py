@@ -1,0 +1,418 @@
+"""What only stores in MongoDB have: documents that people can read, bodies in parts, replica sets and their limits."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Int64
+from pymongo import MongoClient
+from pymongo.database import Database
+from pymongo.driver_info import DriverInfo
+
+import holdfast
+from holdfast.backends import mongodb_uploads
+from holdfast.backends.mongodb import MongoDB
+from holdfast.backends.network import Stamp
+from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.spaces import LINES, METADATA, NODES, OBJECTS, STEPS
+from holdfast.engine.drivers import run
+from holdfast.errors import Config, HoldfastError, TooLarge, Transient, Unavailable
+from holdfast.testing.conformance.kit import Driven
+from holdfast.testing.rows import meaning, row_of, step
+from tests.servers import MongoServer, mongodb, mongodb_server
+
+MIB = 1 << 20
+LINE = ("tenant", "line")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A fresh database, dropped in the end."""
+    found = mongodb()
+    yield found
+    with MongoClient[dict[str, Any]](found) as client:
+        client.drop_database(client.get_default_database().name)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Driven]:
+    driven = _open(url)
+    yield driven
+    driven.close()
+
+
+@pytest.fixture
+def plain(url: str) -> Iterator[Database[dict[str, Any]]]:
+    """The database, as anybody sees it."""
+    with MongoClient[dict[str, Any]](url) as client:
+        yield client.get_default_database()
+
+
+def _open(url: str, **options: Any) -> Driven:
+    return Driven(run(MongoDB.open(url, **options)), run)
+
+
+def _body(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def _commit(store: Driven, batches: list[Batch], stamp: Stamp) -> list[Any]:
+    backend = store.backend
+    assert isinstance(backend, MongoDB)
+    return run(backend._asked(lambda: backend._commit(batches, stamp)))
+
+
+# Documents ----------------------------------------------------------------------------------------------------------
+
+
+def test_documents_are_what_a_person_would_ask_for(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    value = '{"user": {"name": "Ada", "tags": ["a", 1, null, 2.5]}, "a.b": true}'
+    store.fill(STEPS, [step(n, id=f"id-{n}", hash=b"\x00\xff", time=2**53 + 1) for n in range(3)])
+    store.fill(NODES, [row_of(NODES, *LINE, 0, b"\x00\xff", body=b"node")])
+    store.fill(METADATA, [row_of(METADATA, "tenant", "thread", "id-1", "source", value=value)])
+
+    found = list(plain.steps.find({"_id.line": "line", "id": {"$gte": "id-1"}}).sort("_id"))
+    assert [each["_id"] for each in found] == [
+        {"tenant": "tenant", "line": "line", "branch": 0, "seq": seq} for seq in (1, 2)
+    ]
+    assert (found[0]["hash"], found[0]["time"], found[0]["body"]) == (b"\x00\xff", 2**53 + 1, b"body")
+    assert isinstance(found[0]["_id"]["seq"], Int64)
+    assert plain.nodes.find_one({"_id.node": "00ff"}) is not None
+    entry = plain.metadata.find_one({"value.user.name": "Ada"})
+    assert entry is not None
+    assert entry["value"]["user"]["tags"] == ["a", 1, None, 2.5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"$set": 1}', '{"a": {"$ref": "x"}}', str(2**64), '"\\ud800"', "[" * 90 + "]" * 90, '{"\\u0000": 1}', "not JSON"],
+    ids=["dollar", "nested dollar", "large number", "half a character", "deep", "zero in a name", "none at all"],
+)
+def test_json_that_mongodb_cannot_hold_is_kept_as_text(store: Driven, text: str) -> None:
+    row = row_of(METADATA, "tenant", "thread", "id", "key", value=text)
+    store.fill(METADATA, [row])
+    assert store.scan(METADATA) == [row]
+
+
+def test_json_that_would_outgrow_a_document_is_kept_as_text(store: Driven) -> None:
+    text = "[" + ",".join("1" for _ in range(150_000)) + "]"
+    row = row_of(METADATA, "tenant", "thread", "id", "key", value=text)
+    store.fill(METADATA, [row])
+    assert [meaning(METADATA, each) for each in store.scan(METADATA)] == [meaning(METADATA, row)]
+
+
+def test_json_is_expected_by_what_it_means(store: Driven) -> None:
+    row = row_of(METADATA, "tenant", "thread", "id", "key", value='{"a": 1, "b": 2}')
+    store.fill(METADATA, [row])
+    assert store.apply(Expect(METADATA, row.key, ('{"b":2,"a":1}',))) is None
+    assert store.apply(Expect(METADATA, row.key, ('{"b":2,"a":true}',))) == 0
+
+
+def test_scans_use_the_indexes(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    store.fill(STEPS, [step(n, id=f"{n:04}", branch=n % 3) for n in range(300)])
+    key = {"tenant": "tenant", "line": "line", "branch": 1}
+    within = {"_id": {"$gte": key, "$lt": {**key, "branch": 2}}}
+    plan = plain.steps.find(within).sort("_id", -1).limit(2).explain()
+    assert plan["executionStats"]["totalDocsExamined"] == 2
+    by_id = {"_id.tenant": "tenant", "_id.line": "line", "id": {"$gte": "0100"}}
+    order = [("_id.tenant", 1), ("_id.line", 1), ("id", 1), ("revision", 1), ("_id", 1)]
+    plan = plain.steps.find(by_id).sort(order).limit(2).explain()
+    assert plan["executionStats"]["totalDocsExamined"] == 2
+
+
+def test_two_stores_share_a_database_under_prefixes(url: str, plain: Database[dict[str, Any]]) -> None:
+    one, two = _open(url, prefix="one_"), _open(f"{url}&prefix=two.")
+    one.fill(STEPS, [step(1)])
+    assert two.scan(STEPS) == []
+    two.fill(STEPS, [step(2)])
+    assert one.scan(STEPS) == [step(1)]
+    assert plain["one_steps"].count_documents({}) == plain["two.steps"].count_documents({}) == 1
+    one.close()
+    two.close()
+
+
+# Bodies in parts ----------------------------------------------------------------------------------------------------
+
+
+def _parts(plain: Database[dict[str, Any]]) -> int:
+    return plain.parts.count_documents({})
+
+
+def test_a_body_of_40_megabytes(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    row = row_of(OBJECTS, *LINE, b"d", 0, body=_body(40 * MIB))
+    assert store.apply(Create(OBJECTS, row), Create(STEPS, step(1))) is None
+    assert store.apply(Create(OBJECTS, row)) == 0
+    assert _parts(plain) == 5
+    found, bare = store.read(Get(OBJECTS, [row.key]), Scan(OBJECTS, LINE, bodies=False))
+    assert found[0] == row
+    assert bare[0].key == row.key
+    assert store.scan(OBJECTS)[0] == row
+
+    small = row._replace(body=b"small")
+    assert store.apply(Put(OBJECTS, small)) is None
+    assert store.scan(OBJECTS) == [small]
+    assert _parts(plain) == 0
+    assert plain.commits.count_documents({"_id.upload": {"$exists": True}}) == 0
+
+
+def test_many_bodies_that_are_too_much_together(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    rows = [row_of(OBJECTS, *LINE, b"d", n, body=_body(MIB + n)) for n in range(40)]
+    other = row_of(OBJECTS, "tenant", "other", b"d", 0, body=_body(9 * MIB))
+    assert store.apply(*(Ensure(OBJECTS, row) for row in rows)) is None
+    assert store.apply(Create(OBJECTS, other)) is None
+    assert _parts(plain) == 42
+    assert store.scan(OBJECTS, LINE) == rows
+    assert store.apply(Delete(OBJECTS, rows[3].key)) is None
+    assert _parts(plain) == 41
+    assert store.apply(Delete(OBJECTS, (*LINE, b"d"))) is None
+    assert _parts(plain) == 2
+    assert store.scan(OBJECTS) == [other]
+    assert store.apply(Delete(OBJECTS, ())) is None
+    assert _parts(plain) == 0
+
+
+def test_parts_that_are_not_wanted_after_all_are_removed(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    row = row_of(OBJECTS, *LINE, b"d", 0, body=_body(9 * MIB))
+    store.fill(OBJECTS, [row])
+    again = row._replace(body=_body(10 * MIB))
+    assert store.apply(Ensure(OBJECTS, again), Create(STEPS, step())) is None
+    assert store.apply(Create(OBJECTS, again)) == 0
+    assert store.scan(OBJECTS) == [row]
+    assert _parts(plain) == 2
+
+
+def test_an_upload_that_nobody_refers_to_is_swept_once_it_is_old(
+    store: Driven, plain: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain.commits.update_one({"_id": {"upload": "u"}}, {"$currentDate": {"begun": True}}, upsert=True)
+    plain.parts.insert_one({"_id": {"upload": "u", "part": 0}, "data": b"x"})
+    run(store.backend.tidy())
+    assert _parts(plain) == 1, "it may be under way"
+    monkeypatch.setattr(mongodb_uploads, "_OLD", -1000)
+    run(store.backend.tidy())
+    assert _parts(plain) == 0
+    assert plain.commits.count_documents({}) == 0
+
+
+def test_a_body_whose_parts_are_gone_is_corrupt(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    row = row_of(OBJECTS, *LINE, b"d", 0, body=_body(9 * MIB))
+    store.fill(OBJECTS, [row])
+    plain.parts.delete_one({"_id.part": 1})
+    with pytest.raises(holdfast.errors.Corrupt, match="1 of its 2 parts"):
+        store.scan(OBJECTS)
+
+
+def test_what_no_document_has_room_for_is_refused(store: Driven) -> None:
+    with pytest.raises(TooLarge, match="columns"):
+        store.apply(Create(STEPS, step(metadata="x" * (7 * MIB))))
+    with pytest.raises(TooLarge):
+        store.apply(Create(OBJECTS, row_of(OBJECTS, *LINE, b"d", 0, body=bytes(257 * MIB))))
+    assert store.scan(STEPS) == []
+
+
+# Groups -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_comes_again_is_made_once(store: Driven) -> None:
+    batches: list[Batch] = [[Put(STEPS, step(0))], [Create(STEPS, step(0))], [Put(STEPS, step(1))]]
+    stamp = Stamp("client", 0, 5)
+    assert _commit(store, batches, stamp) == [None, 1 - 1, None]
+    assert store.apply(Delete(STEPS, LINE)) is None
+    assert _commit(store, batches, stamp) == [None, 0, None]
+    assert store.scan(STEPS) == [], "made twice"
+    with pytest.raises(Unavailable, match="later group"):
+        _commit(store, batches, Stamp("client", 0, 4))
+    assert _commit(store, batches, Stamp("client", 1, 4)) == [None, 0, None], "another slot"
+
+
+def test_what_is_remembered_of_a_line_does_not_outlive_it(url: str, store: Driven) -> None:
+    """Another handle changes what this one remembers; every kind of condition sees it."""
+    other = _open(url)
+    line = row_of(LINES, *LINE, created=1)
+    changed = row_of(LINES, *LINE, created=2)
+    usual: tuple[Change, ...] = (Expect(LINES, LINE, line.columns), Create(STEPS, step(1)))
+    store.fill(LINES, [line])
+    assert store.apply(Expect(LINES, LINE, line.columns), Create(STEPS, step(0))) is None
+    other.fill(LINES, [changed])
+    assert store.apply(*usual) == 0
+    other.fill(LINES, [line])
+    assert other.apply(Create(STEPS, step(1))) is None
+    assert store.apply(*usual) == 1
+    assert other.apply(Delete(LINES, ()), Delete(STEPS, ())) is None
+    assert store.apply(*usual) == 0
+    assert store.apply(Expect(LINES, LINE, None), Create(STEPS, step(1))) is None
+    assert other.scan(STEPS) == [step(1)]
+    other.close()
+
+
+def test_a_line_that_was_deleted_is_forgotten_by_tidying(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    kept = ("tenant", "kept")
+    for line in (LINE, kept):
+        assert store.apply(Create(LINES, row_of(LINES, *line)), Create(STEPS, step(line=line[1]))) is None
+    assert store.apply(Delete(LINES, LINE), Delete(STEPS, LINE)) is None
+    assert store.apply(Delete(STEPS, kept)) is None
+    assert plain.commits.count_documents({"_id.line": "line"}) == 1
+    run(store.backend.tidy())
+    assert plain.commits.count_documents({"_id.line": "line"}) == 0
+    assert plain.commits.count_documents({"_id.line": "kept"}) == 1
+    assert store.apply(Expect(LINES, LINE, None), Create(LINES, row_of(LINES, *LINE))) is None
+    assert len(store.scan(LINES)) == 2
+
+
+def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, store: Driven) -> None:
+    store.fill(STEPS, [step(0)])
+    with MongoClient[dict[str, Any]](url, driver=DriverInfo("holdfast")) as client, client.start_session() as session:
+        session.start_transaction()
+        commits = client.get_default_database().commits
+        assert commits.update_one({"_id.line": "line"}, {"$set": {"last": "x"}}, session=session).matched_count == 1
+        begun = time.monotonic()
+        assert store.apply(Create(STEPS, step(1))) is None
+        assert time.monotonic() - begun < 25
+    assert store.scan(STEPS) == [step(0), step(1)]
+
+
+# Opening ------------------------------------------------------------------------------------------------------------
+
+
+def test_ten_processes_open_a_new_store_at_once(url: str) -> None:
+    command = [sys.executable, "-m", "holdfast.testing.child", "claim", url, "{}"]
+    pipe = subprocess.PIPE
+    children = [
+        subprocess.Popen([*command, f"w{n}", "3"], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for n in range(10)
+    ]
+    won: list[int] = []
+    for child in children:
+        said, errors = child.communicate("go\n", timeout=120)
+        assert child.returncode == 0, errors
+        ready, *keys = said.split()
+        assert ready == "ready"
+        won += map(int, keys)
+    assert sorted(won) == [0, 1, 2]
+
+
+def test_a_store_of_a_newer_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
+    _open(url).close()
+    plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 2}})
+    with pytest.raises(Config, match="newer version"):
+        _open(url)
+
+
+class _Alone(MongoServer):
+    """A server that is no replica set."""
+
+    def command(self) -> list[str | Path]:
+        command = super().command()
+        at = command.index("--replSet")
+        return [*command[:at], *command[at + 2 :]]
+
+    def settle(self) -> None:
+        """There is nothing to initiate."""
+
+
+def test_a_server_that_stands_alone_is_refused() -> None:
+    mongodb()  # skips where there is no MongoDB
+    with _Alone().start() as server, pytest.raises(Config, match=r"rs\.initiate"):
+        _open(f"mongodb://127.0.0.1:{server.port}/agents")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "mongodb://",
+        "mongodb://host:port/agents",
+        "mongodb://localhost/a b$",
+        "mongodb://localhost/agents?prefix=$a",
+        "mongodb://localhost/agents?timeout=soon",
+        "mongodb://localhost/agents?w=no&journal=perhaps",
+    ],
+)
+def test_wrong_urls_are_refused(wrong: str) -> None:
+    with pytest.raises(Config):
+        _open(wrong)
+
+
+def test_a_wrong_password_is_said_and_not_shown(url: str) -> None:
+    wrong = url.replace("mongodb://", "mongodb://someone:s3cr3t@")
+    with pytest.raises(Config, match="does not let this user in") as caught:
+        _open(wrong)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_waited_for_until_the_timeout() -> None:
+    begun = time.monotonic()
+    with pytest.raises(Transient, match="could not be used for 1 s"):
+        _open("mongodb://127.0.0.1:9/agents?timeout=1")
+    assert time.monotonic() - begun < 8
+
+
+# Processes and servers ----------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_has_connections_of_its_own(url: str, store: Driven) -> None:
+    store.fill(STEPS, [step(0)])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            refused = store.apply(Create(STEPS, step(1)))
+            found = store.scan(STEPS)
+            store.close()
+            status = 0 if refused is None and len(found) == 2 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.apply(Create(STEPS, step(2))) is None
+    assert len(store.scan(STEPS)) == 3
+
+
+def test_saving_goes_on_when_the_server_is_back() -> None:
+    with mongodb_server() as server:
+        store = _open(server.fresh())
+        rows = [step(n) for n in range(60)]
+        made: list[Row] = []
+
+        def write() -> None:
+            for row in rows:
+                assert store.apply(Create(STEPS, row)) is None
+                made.append(row)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        while len(made) < 20:
+            time.sleep(0.001)
+        server.kill()
+        server.restart()
+        writer.join()
+        assert made == rows == store.scan(STEPS)
+        assert run(store.backend.check()) == []
+        store.close()
+
+
+def test_a_conversation_from_end_to_end(url: str, plain: Database[dict[str, Any]]) -> None:
+    name = f"chat-{secrets.token_hex(2)}"
+    with holdfast.open(url) as store:
+        for n in range(40):
+            store.put(name, {"messages": [f"message {m}" for m in range(n + 1)], "count": n})
+    with holdfast.open(url) as store:
+        found = store.get(name)
+        assert found is not None
+        assert found.state["count"] == 39
+        assert len(list(store.log(name))) == 40
+    assert plain.steps.count_documents({"_id.line": {"$regex": name}}) == 40
+
+
+def test_errors_are_ours(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    plain.command("collMod", "steps", validator={"kind": {"$ne": "forbidden"}})
+    with pytest.raises(HoldfastError, match="validation"):
+        store.apply(Create(STEPS, step(kind="forbidden")))
+    assert store.scan(STEPS) == []

@@ -1,0 +1,20 @@
+"""The PostgreSQL backend: the suite for all backends, directly and through a pooler."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.conformance import BackendConformance, Stores
+from tests.backends.postgres_databases import emptied, emptied_pooled
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        return Stores(emptied())
+
+
+class TestThroughPgBouncer(BackendConformance):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        return Stores(emptied_pooled())

@@ -1,0 +1,496 @@
+"""The PostgreSQL backend: groups and their stamps, errors of the server, connections that are lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends.network import Stamp
+from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
+from holdfast.backends.postgres import Postgres
+from holdfast.backends.postgres_apply import MAX_LOCKS, lock
+from holdfast.backends.postgres_queries import TOGETHER
+from holdfast.backends.postgres_values import escape, unescape
+from holdfast.backends.spaces import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
+from holdfast.engine.drivers import run
+from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.testing.conformance import Driven
+from holdfast.testing.rows import row_of, step
+from tests import servers
+from tests.backends.postgres_databases import emptied, emptied_pooled
+from tests.servers.processes import HOST
+from tests.servers.proxy import Proxy
+
+LINE = row_of(LINES, "tenant", "line", version=7)
+NEXT: list[Change] = [Expect(LINES, LINE.key, LINE.columns), Create(STEPS, step(0))]
+
+
+@pytest.fixture
+def url() -> str:
+    return emptied()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Driven]:
+    driven = opened(url)
+    yield driven
+    driven.close()
+
+
+def opened(url: str, **options: Any) -> Driven:
+    return Driven(run(Postgres.open(url, **options)), run)
+
+
+def commit(store: Driven, batches: list[Batch], stamp: Stamp) -> list[Any]:
+    """Commit a group as it comes from the network's base."""
+    backend = store.backend
+    assert isinstance(backend, Postgres)
+    outcomes: list[Any] = run(backend._asked(lambda: backend._commit(batches, stamp)))
+    return outcomes
+
+
+def sql(url: str, text: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        cursor = connection.execute(text.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+# Groups
+
+
+def test_a_group_that_comes_again_is_made_once(store: Driven, url: str) -> None:
+    group: list[Batch] = [[Create(STEPS, step(0))], [Create(STEPS, step(0, body=b"another"))], [Put(LINES, LINE)]]
+    assert commit(store, group, Stamp("client", 0, 1)) == [None, 0, None]
+    assert commit(store, group, Stamp("client", 0, 1)) == [None, 0, None]
+    assert commit(store, [[Delete(STEPS, ())]], Stamp("client", 1, 1)) == [None]
+    assert commit(store, group, Stamp("client", 0, 1)) == [None, 0, None]
+    assert store.scan(STEPS) == []
+    assert sql(url, "SELECT client, slot, number, outcomes FROM holdfast.clients ORDER BY slot") == [
+        ("client", 0, 1, [-1, 0, -1]),
+        ("client", 1, 1, [-1]),
+    ]
+
+
+def test_a_group_that_was_overtaken_is_refused(store: Driven) -> None:
+    assert commit(store, [[Create(STEPS, step(0))]], Stamp("client", 0, 5)) == [None]
+    with pytest.raises(Uncertain, match="too late"):
+        commit(store, [[Create(STEPS, step(1))]], Stamp("client", 0, 4))
+    assert store.scan(STEPS) == [step(0)]
+
+
+def test_a_group_that_is_overtaken_on_its_way_is_refused(store: Driven, url: str) -> None:
+    """It waits for its line while the next group of its slot is made: both read the record before either wrote it."""
+    other = opened(url)
+    with psycopg.connect(url) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "held")])
+        failed: list[Exception] = []
+
+        def late() -> None:
+            try:
+                commit(other, [[Create(STEPS, step(0, line="held"))]], Stamp("client", 0, 1))
+            except Uncertain as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=late)
+        thread.start()
+        _until(url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1)
+        assert commit(store, [[Create(STEPS, step(0))]], Stamp("client", 0, 2)) == [None]
+    thread.join()
+    assert len(failed) == 1
+    assert store.scan(STEPS) == [step(0)]
+    other.close()
+
+
+def test_one_batch_does_not_keep_the_others_from_being_made(store: Driven) -> None:
+    long = row_of(REFS, *(os.urandom(500).hex() for _ in range(5)))
+    number: Any = "no number"
+    group: list[Batch] = [
+        [Create(STEPS, step(0))],
+        [Put(BRANCHES, row_of(BRANCHES, "t", "l", 1)), Create(STEPS, step(0))],
+        [Create(REFS, long)],
+        [Create(STEPS, step(number))],
+        [Create(STEPS, step(2**63))],
+        [Create(LINES, row_of(LINES, "\ud800", ""))],
+        [Put(METADATA, row_of(METADATA, "t", "l", "c", "k", value="no JSON"))],
+        [Put(METADATA, row_of(METADATA, "t", "l", "c", "k", value='"\\u0000"'))],
+        [Create(STEPS, step(0)._replace(columns=()))],
+        [Create(STEPS, step(1))],
+    ]
+    outcomes = commit(store, group, Stamp("client", 0, 1))
+    kinds = [type(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
+    assert kinds == [None, 1, TooLarge, *[Invalid] * 6, None]
+    assert store.scan(STEPS) == [step(0), step(1)]
+    assert store.scan(BRANCHES) == store.scan(REFS) == store.scan(METADATA) == []
+
+
+def test_a_value_that_cannot_be_asked_for(store: Driven) -> None:
+    store.fill(LINES, [LINE])
+    assert store.read(Get(LINES, [("tenant", "x" * 9000)])) == [[]]
+    text: Any = "x"
+    two = Get(STEPS, [("t", "l", text, 0), ("t", "l", 1, 0)])
+    for bad in (Get(LINES, [("tenant", "\ud800")]), Scan(STEPS, ("t", "l", 2**70)), two):
+        with pytest.raises(Invalid):
+            store.read(bad)
+    assert store.scan(LINES) == [LINE]
+
+
+def test_a_group_of_more_lines_than_it_may_lock(store: Driven, url: str) -> None:
+    others = [opened(url) for _ in range(2)]
+    lines = 2 * MAX_LOCKS
+
+    def write(driven: Driven, worker: int) -> None:
+        backend = driven.backend
+        group: list[Batch] = [[Create(STEPS, step(worker, line=f"{n}"))] for n in range(lines)]
+        assert isinstance(backend, Postgres)
+        run(backend._asked(lambda: backend._commit(group, Stamp(f"client {worker}", 0, 1))))
+
+    threads = [threading.Thread(target=write, args=(driven, n)) for n, driven in enumerate([store, *others])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.scan(STEPS)) == 3 * lines
+    for other in others:
+        other.close()
+
+
+def test_groups_that_touch_the_same_lines_do_not_block_each_other_for_good(store: Driven, url: str) -> None:
+    """Each batch touches two lines, in either order."""
+    other = opened(url)
+
+    def write(driven: Driven, first: str, second: str) -> None:
+        for n in range(60):
+            changes: list[Change] = [
+                Ensure(STEPS, step(n, line=first)),
+                Ensure(NODES, row_of(NODES, "tenant", second, n, b"")),
+            ]
+            assert driven.apply(*changes) is None
+
+    threads = [
+        threading.Thread(target=write, args=(store, "a", "b")),
+        threading.Thread(target=write, args=(other, "b", "a")),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sql(url, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
+    assert len(store.scan(STEPS)) == 120
+    other.close()
+
+
+def test_a_refusal_leaves_no_error_in_the_log() -> None:
+    with servers.postgres_server() as server:
+        store = opened(server.fresh())
+        store.fill(STEPS, [step(0)])
+        before = len((server.directory / "log").read_text())
+        assert store.apply(Create(STEPS, step(0))) == 0
+        assert store.apply(Expect(STEPS, step(0).key, None)) == 0
+        store.close()
+        assert "refused" not in (server.directory / "log").read_text()[before:]
+        assert "ERROR" not in (server.directory / "log").read_text()
+
+
+def test_other_settings_of_the_database(url: str) -> None:
+    """Under any other isolation `apply` would not see what was done while it waited."""
+    settings = "default_transaction_isolation%3Dserializable"
+    stores = [opened(f"{url}?options=-c%20{settings}") for _ in range(2)]
+    stores[0].fill(LINES, [LINE])
+
+    def count(driven: Driven) -> None:
+        for _ in range(20):
+            done = False
+            while not done:
+                ((row,),) = driven.read(Get(LINES, [LINE.key]))
+                raised = row._replace(columns=(int(row.columns[0]) + 1, *row.columns[1:]))
+                done = driven.apply(Expect(LINES, row.key, row.columns), Put(LINES, raised)) is None
+
+    threads = [threading.Thread(target=count, args=(driven,)) for driven in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stores[0].scan(LINES)[0].columns[0] == 40
+    for driven in stores:
+        driven.close()
+
+
+def test_durable_is_what_the_server_is(url: str) -> None:
+    for said, durable in (("on", True), ("local", True), ("off", False)):
+        store = opened(f"{url}?options=-c%20synchronous_commit%3D{said}")
+        assert store.backend.capabilities.durable is durable
+        store.close()
+
+
+def test_old_clients_are_forgotten(store: Driven, url: str) -> None:
+    store.fill(LINES, [LINE])
+    old = (
+        "INSERT INTO holdfast.clients SELECT 'old', n, 1, '{}', now() - interval '2 days' FROM generate_series(1, 9) n"
+    )
+    sql(url, old)
+    assert commit(store, [[Put(LINES, LINE)]], Stamp("new", 0, 1)) == [None]
+    assert sql(url, "SELECT count(*) FROM holdfast.clients WHERE client = 'old'") == [(0,)]
+    sql(url, old)
+    store.drive(store.backend.tidy())
+    assert sql(url, "SELECT count(*) FROM holdfast.clients WHERE client = 'old'") == [(0,)]
+    assert sql(url, "SELECT count(*) FROM holdfast.clients") >= [(2,)]
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
+def test_one_round_trip_each(pooled: bool) -> None:
+    direct = emptied_pooled() if pooled else emptied()
+    port = urlsplit(direct).port
+    assert port is not None
+    with Proxy(port) as proxy:
+        store = opened(direct.replace(f"{HOST}:{port}", f"{HOST}:{proxy.port}"))
+        store.fill(LINES, [LINE])
+        some = [Get(LINES, [LINE.key]), Scan(STEPS, LINE.key, reverse=True, limit=1), Scan(NODES, ())]
+        many = [Scan(STEPS, ("tenant", str(n))) for n in range(TOGETHER + 1)]
+        for n in range(6):
+            counts = [proxy.round_trips]
+            assert store.apply(NEXT[0], Create(STEPS, step(n))) is None
+            counts.append(proxy.round_trips)
+            for queries in (some[:1], some, many):
+                assert len(store.read(*queries)) == len(queries)
+                counts.append(proxy.round_trips)
+            # Whether they are sent for the first time, prepared, or used again.
+            assert [after - before for before, after in itertools.pairwise(counts)] == [1, 1, 1, 1]
+        store.close()
+
+
+def test_statements_are_prepared_where_there_is_no_pooler(url: str) -> None:
+    for found, direct in ((url, True), (emptied_pooled(), False)):
+        store = opened(found)
+        backend = store.backend
+        assert isinstance(backend, Postgres)
+        for _ in range(3):
+            store.read(Get(LINES, [LINE.key]))
+        (link,) = backend._connections._idle
+        assert link.look.direct is link.prepares is direct
+        prepared = [sql for sql in link._prepared if "FROM" in sql]
+        assert len(prepared) == direct
+        store.close()
+
+
+def test_a_pooler_that_was_not_noticed(store: Driven) -> None:
+    """Prepared statements are gone from one call to the next: then it goes on without them."""
+    backend = store.backend
+    assert isinstance(backend, Postgres)
+    store.fill(LINES, [LINE])
+    for _ in range(4):
+        assert store.scan(LINES) == [LINE]
+
+    async def forget() -> None:
+        for link in backend._connections._idle:
+            await link.run("DEALLOCATE ALL")
+
+    run(backend._asked(forget))
+    assert store.scan(LINES) == [LINE]
+    assert [link.prepares for link in backend._connections._idle] == [False]
+    assert store.apply(*NEXT) is None
+
+
+# What the server says
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("53100", Transient),
+        ("53200", Transient),
+        ("58030", Transient),
+        ("XX001", Corrupt),
+        ("28000", Config),
+        ("XX000", Unavailable),
+    ],
+)
+def test_an_error_of_the_server_is_told(store: Driven, url: str, state: str, kind: type[HoldfastError]) -> None:
+    store.fill(LINES, [LINE])
+    with _trigger(url, f"RAISE EXCEPTION 'so it is' USING ERRCODE = '{state}'"):
+        with pytest.raises(kind, match="so it is") as caught:
+            store.apply(*NEXT)
+        assert type(caught.value) is kind
+        assert store.scan(STEPS) == []
+    assert store.apply(*NEXT) is None
+
+
+def test_an_error_that_is_one_batchs_own(store: Driven, url: str) -> None:
+    with _trigger(url, "IF NEW.seq = 1 THEN RAISE EXCEPTION 'so it is' USING ERRCODE = '42501'; END IF"):
+        group: list[Batch] = [[Create(STEPS, step(seq))] for seq in range(3)]
+        outcomes = commit(store, group, Stamp("client", 0, 1))
+        assert [type(outcome) for outcome in outcomes] == [type(None), Denied, type(None)]
+    assert store.scan(STEPS) == [step(0), step(2)]
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "57014", "57P01", "08006", "25006"])
+def test_what_passes_is_tried_again(store: Driven, url: str, state: str) -> None:
+    sql(url, "CREATE SEQUENCE IF NOT EXISTS tries; ALTER SEQUENCE tries RESTART")
+    store.fill(LINES, [LINE])
+    with _trigger(url, f"IF nextval('tries') < 4 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF"):
+        assert store.apply(*NEXT) is None
+    assert sql(url, "SELECT last_value FROM tries") == [(4,)]
+    assert store.scan(STEPS) == [step(0)]
+
+
+def test_what_does_not_pass_is_given_up(url: str) -> None:
+    store = opened(url, timeout=0.4)
+    with (
+        _trigger(url, "RAISE EXCEPTION 'never' USING ERRCODE = '40001'"),
+        pytest.raises(Transient, match="never") as caught,
+    ):
+        store.apply(Create(STEPS, step(0)))
+    assert not isinstance(caught.value, Uncertain)
+    store.close()
+
+
+def test_too_many_connections(url: str) -> None:
+    sql(url, "CREATE ROLE lonely LOGIN SUPERUSER CONNECTION LIMIT 1")
+    sql(url, "ALTER ROLE lonely NOSUPERUSER; GRANT USAGE ON SCHEMA holdfast TO lonely")
+    sql(url, "GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO lonely")
+    lonely = url.replace("//app@", "//lonely@")
+    try:
+        first = opened(lonely)
+        with pytest.raises(Transient, match="too many connections"):
+            opened(lonely, timeout=0.4)
+        first.close()
+        second = opened(lonely)
+        assert second.scan(LINES) == []
+        second.close()
+    finally:
+        sql(url, "DROP OWNED BY lonely; DROP ROLE lonely")
+
+
+# Connections that are lost
+
+
+def test_connections_that_the_server_ended(store: Driven, url: str) -> None:
+    store.fill(LINES, [LINE])
+    for n in range(3):
+        ended = sql(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                         "AND datname = current_database()")  # fmt: skip
+        assert ended
+        if n % 2:
+            assert store.scan(LINES) == [LINE]
+        assert store.apply(Create(STEPS, step(n))) is None
+    assert len(store.scan(STEPS)) == 3
+
+
+def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
+    store = opened(url, timeout=0.5)
+    store.fill(LINES, [LINE])
+    with psycopg.connect(url) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "line")])
+        began = time.monotonic()
+        with pytest.raises(Uncertain, match="did not say"):
+            store.apply(*NEXT)
+        assert time.monotonic() - began < 4
+        backend = store.backend
+        assert isinstance(backend, Postgres)
+        assert len(backend._connections._idle) == 0, "nobody gets a connection on which an answer is still due"
+        assert store.scan(LINES) == [LINE]
+    # What was sent may be made yet, or was given up by the server: not both.
+    assert store.apply(Create(LINES, row_of(LINES, "tenant", "another"))) is None
+    assert store.scan(STEPS) in ([], [step(0)])
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_has_connections_of_its_own(store: Driven) -> None:
+    store.fill(LINES, [LINE])
+    child = os.fork()
+    if child == 0:
+        try:
+            assert store.scan(LINES) == [LINE]
+            assert store.apply(Create(STEPS, step(0))) is None
+            store.close()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert store.scan(STEPS) == [step(0)]
+    assert store.apply(Create(STEPS, step(1))) is None
+
+
+# Upkeep
+
+
+def test_an_index_that_is_not_whole_is_found(url: str) -> None:
+    store = opened(url)
+    mark = "UPDATE pg_index SET indisvalid = {} WHERE indexrelid = 'holdfast.steps_id'::regclass"
+    sql(url, mark.format("false"))
+    try:
+        (found,) = run(store.backend.check())
+        assert "holdfast.steps_id is not whole" in found
+    finally:
+        sql(url, mark.format("true"))
+    assert run(store.backend.check()) == []
+    store.close()
+
+
+def test_damage_is_found() -> None:
+    with servers.postgres_server() as server:
+        url = server.fresh()
+        store = opened(url)
+        store.fill(NODES, [row_of(NODES, "tenant", "line", 0, bytes([n]), body=os.urandom(1500)) for n in range(40)])
+        store.close()
+        ((path,),) = sql(url, "SELECT pg_relation_filepath('holdfast.nodes')")
+        sql(url, "CHECKPOINT")  # else it would be mended from the log
+        server.kill()
+        file = server.directory / "data" / path
+        data = bytearray(file.read_bytes())
+        data[3 * 8192 + 4000] ^= 0xFF
+        file.write_bytes(data)
+        server.restart()
+        store = opened(url)
+        found = run(store.backend.check())
+        assert any("nodes is damaged" in each for each in found), found
+        with pytest.raises(Corrupt, match="damaged"):
+            store.scan(NODES)
+        store.close()
+
+
+# Names
+
+
+@given(st.text(st.sampled_from("\0\1\2\3aé\U0001f600")), st.text(st.sampled_from("\0\1\2\3aé\U0001f600")))
+def test_escaped_names_come_back_and_keep_their_order(one: str, other: str) -> None:
+    assert unescape(escape(one)) == one
+    assert "\0" not in escape(one)
+    assert (escape(one).encode() < escape(other).encode()) == (one.encode() < other.encode())
+
+
+class _trigger:
+    """Has the server do something whenever a step is stored."""
+
+    def __init__(self, url: str, does: str) -> None:
+        self._url = url
+        self._does = does
+
+    def __enter__(self) -> None:
+        body = f"$$ BEGIN {self._does}; RETURN NEW; END $$"
+        sql(self._url, f"CREATE FUNCTION hurt() RETURNS trigger LANGUAGE plpgsql AS {body}")
+        sql(self._url, "CREATE TRIGGER hurt BEFORE INSERT ON holdfast.steps FOR EACH ROW EXECUTE FUNCTION hurt()")
+
+    def __exit__(self, *_: object) -> None:
+        sql(self._url, "SET client_min_messages = warning; DROP FUNCTION hurt CASCADE")
+
+
+def _until(url: str, query: str, value: int) -> None:
+    deadline = time.monotonic() + 20
+    while sql(url, query) != [(value,)]:
+        assert time.monotonic() < deadline, query
+        time.sleep(0.01)

@@ -1,0 +1,109 @@
+"""The room for a read cache in Redis."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.backends.redis_cache import RedisRoom
+from holdfast.backends.waiting import run
+from holdfast.backends.wrap.cache_room import Room
+from holdfast.errors import Config, Transient, Unavailable
+from tests.servers import redis, redis_server
+
+
+@pytest.fixture
+def url() -> str:
+    return redis()
+
+
+@pytest.fixture
+def room(url: str) -> Iterator[RedisRoom]:
+    room = run(RedisRoom.open(url))
+    yield room
+    run(room.close())
+
+
+def test_it_keeps_and_drops(room: RedisRoom, url: str) -> None:
+    as_asked_for: Room = room
+    run(as_asked_for.put_many({b"a": b"1", b"\0\xff": b"\0", b"c": b""}, 60))
+    assert run(room.get_many([b"c", b"b", b"a", b"\0\xff"])) == [b"", None, b"1", b"\0"]
+    run(room.drop([b"a", b"b"]))
+    assert run(room.get_many([b"a", b"c"])) == [None, b""]
+    other = run(RedisRoom.open(url))
+    assert run(other.get_many([b"c"])) == [b""]
+    elsewhere = run(RedisRoom.open(f"{url}-other"))
+    assert run(elsewhere.get_many([b"c"])) == [None]
+    run(other.close())
+    run(elsewhere.close())
+
+
+def test_nothing_to_do(room: RedisRoom) -> None:
+    assert run(room.get_many([])) == []
+    run(room.put_many({}, 60))
+    run(room.put_many({b"a": b"1"}, 0))
+    run(room.drop([]))
+    assert run(room.get_many([b"a"])) == [None]
+
+
+def test_it_forgets_in_time(room: RedisRoom) -> None:
+    run(room.put_many({b"a": b"1"}, 0.05))
+    time.sleep(0.1)
+    assert run(room.get_many([b"a"])) == [None]
+
+
+def test_a_room_that_is_down_says_so_at_once_and_comes_back() -> None:
+    with redis_server() as server:
+        room = run(RedisRoom.open(server.url))
+        run(room.put_many({b"a": b"1"}, 60))
+        server.kill()
+        for _ in range(2):
+            with pytest.raises(Transient):
+                run(room.get_many([b"a"]))
+        began = time.monotonic()
+        with pytest.raises(Transient):
+            run(room.drop([b"a"]))
+        assert time.monotonic() - began < 0.5
+        assert room.status() == {"failures": 1}
+        server.restart()
+        time.sleep(1.1)
+        assert run(room.get_many([b"a"])) == [b"1"]
+        run(room.close())
+
+
+def test_a_room_that_is_down_at_first() -> None:
+    room = run(RedisRoom.open("redis://127.0.0.1:9/0"))
+    assert room.status() == {"failures": 1}
+    with pytest.raises(Transient):
+        run(room.get_many([b"a"]))
+    run(room.close())
+
+
+@pytest.mark.parametrize("wrong", ["redis://localhost/first", "redis://:wrong@{}"], ids=["database", "password"])
+def test_a_wrong_url_is_refused(url: str, wrong: str) -> None:
+    address = url.partition("//")[2].partition("?")[0]
+    with pytest.raises(Config):
+        run(RedisRoom.open(wrong.format(address)))
+
+
+def test_a_closed_room_is_unavailable(url: str) -> None:
+    room = run(RedisRoom.open(url))
+    run(room.close())
+    run(room.close())
+    with pytest.raises(Unavailable):
+        run(room.get_many([b"a"]))
+
+
+def test_a_forked_child_has_connections_of_its_own(room: RedisRoom) -> None:
+    run(room.put_many({b"a": b"1"}, 60))
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if run(room.get_many([b"a"])) == [b"1"] else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert run(room.get_many([b"a"])) == [b"1"]

@@ -1,0 +1,203 @@
+"""Servers die, stand still and lose connections while several threads save: nothing is lost, and nothing made twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast.errors import Transient, Unavailable
+from tests import servers
+from tests.servers.places import REMOTE
+from tests.servers.rigs import Rig, rig
+from tests.servers.writers import Writers
+
+IN_TIME = 4.0
+"""By when a caller who waits for 1.5 seconds at most has an answer, on a slow machine."""
+
+
+@pytest.fixture(scope="module", params=REMOTE)
+def shared_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with rig(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def place(shared_rig: Rig) -> Iterator[Rig]:
+    """Put in order again after each test."""
+    yield shared_rig
+    shared_rig.proxy.mend()
+
+
+def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
+    url = place.fresh()
+    with holdfast.open(url) as store:
+        writers = Writers(store)
+        for _ in range(2):
+            with writers.at_work():
+                place.server.kill()
+                time.sleep(0.1)
+                place.server.restart()
+        assert writers.failed == {}
+        writers.check(url)
+
+
+@pytest.mark.parametrize("shared_rig", ["pgbouncer"], indirect=True)
+def test_a_pooler_is_restarted(place: Rig) -> None:
+    url = place.fresh()
+    with holdfast.open(url) as store:
+        writers = Writers(store)
+        for _ in range(3):
+            with writers.at_work():
+                place.front.restart()
+        assert writers.failed == {}
+        writers.check(url)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_is_cut_off(place: Rig, when: str) -> None:
+    """The server got it or not: the client cannot tell, and has to find out."""
+    url = place.fresh()
+    with holdfast.open(url) as store:
+        writers = Writers(store)
+        times = 0
+        for marker in place.commits(store):
+            for _ in range(2):
+                with writers.at_work():
+                    cut = place.proxy.cut_before if when == "before" else place.proxy.cut_after
+                    cut(marker, times=2)
+                    times += 2
+                    place.proxy.wait_for_cuts(times)
+        assert writers.failed == {}
+        writers.check(url)
+
+
+def test_connections_are_cut_and_refused(place: Rig) -> None:
+    url = place.fresh()
+    chance = random.Random(7)
+    with holdfast.open(url) as store:
+        writers = Writers(store)
+        with writers.at_work():
+            for _ in range(10):
+                time.sleep(chance.uniform(0, 0.05))
+                place.proxy.cut()
+            place.proxy.refuse()
+            place.proxy.cut()
+            time.sleep(0.3)
+            place.proxy.accept()
+        assert writers.failed == {}
+        writers.check(url)
+
+
+def test_the_server_stands_still_for_too_long(place: Rig) -> None:
+    """Callers are told in time, and the same store goes on as soon as the server does."""
+    url = place.fresh()
+    with holdfast.open(url, timeout=1.5) as store:
+        writers = Writers(store)
+        with writers.at_work():
+            place.front.pause()
+            try:
+                begun = time.monotonic()
+                with pytest.raises(Transient):
+                    store.get("writer 0")
+                assert time.monotonic() - begun < IN_TIME
+                time.sleep(1)
+            finally:
+                place.front.resume()
+        assert writers.failed, "no writer noticed"
+        assert writers.slowest < IN_TIME
+        recovered(store)
+        failed = dict(writers.failed)
+        with writers.at_work():
+            pass
+        assert writers.failed == failed
+        writers.check(url)
+
+
+def test_the_way_to_the_server_is_slow(place: Rig) -> None:
+    url = place.fresh()
+    place.proxy.latency = 0.005
+    with holdfast.open(url) as store:
+        writers = Writers(store)
+        with writers.at_work():
+            pass
+        assert writers.failed == {}
+        writers.check(url)
+
+
+def test_a_server_that_keeps_nothing_is_restarted() -> None:
+    """The data is gone: to go on would make a history without its beginning."""
+    with servers.redis_server(appendonly="no") as server:
+        url = server.fresh()
+        with holdfast.open(url) as store:
+            store.put("t", {"a": 1})
+            server.restart()
+            for ask in (lambda: store.get("t"), lambda: store.put("t", {"a": 2}), lambda: store.threads()):
+                with pytest.raises(Unavailable, match="lost"):
+                    ask()
+        with holdfast.open(url) as store:
+            assert list(store.threads()) == []
+
+
+def at_random(place: Rig, store: holdfast.Store, chance: random.Random) -> None:
+    """One thing that goes wrong, and is over soon."""
+    proxy = place.proxy
+    marker = chance.choice(place.commits(store))
+    match chance.choice(["kill", "front", "cut", "before", "after", "refuse", "stall", "pause", "slow"]):
+        case "kill":
+            place.server.kill()
+            time.sleep(chance.uniform(0, 0.5))
+            place.server.restart()
+        case "front":
+            place.front.restart()
+        case "cut":
+            proxy.cut()
+        case "before":
+            proxy.cut_before(marker, chance.randrange(1, 4))
+        case "after":
+            proxy.cut_after(marker, chance.randrange(1, 4))
+        case "refuse":
+            proxy.refuse()
+            proxy.cut()
+            time.sleep(chance.uniform(0, 1))
+            proxy.accept()
+        case "stall":
+            proxy.stall()
+            time.sleep(chance.uniform(0, 1))
+            proxy.flow()
+        case "pause":
+            place.server.pause()
+            time.sleep(chance.uniform(0, 1))
+            place.server.resume()
+        case "slow":
+            proxy.latency = chance.choice([0, 0.002, 0.01])
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(5))
+def test_anything_at_any_time(place: Rig, seed: int) -> None:
+    url = place.fresh()
+    chance = random.Random(seed)
+    with holdfast.open(url, timeout=60) as store:
+        writers = Writers(store, count=6)
+        for _ in range(20):
+            with writers.at_work():
+                for _ in range(chance.randrange(1, 4)):
+                    at_random(place, store, chance)
+        assert writers.failed == {}
+        place.proxy.mend()
+        writers.check(url)
+
+
+def recovered(store: holdfast.Store) -> None:
+    """Wait until a server that stood still has done what it was asked before."""
+    for _ in range(5):
+        try:
+            store.put("recovered", {"a": 1})
+        except Transient:
+            continue
+        return
+    pytest.fail("the store does not work again after its server does")

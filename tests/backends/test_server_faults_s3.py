@@ -1,0 +1,80 @@
+"""An object service answers that it is busy, that a condition failed, too late, or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast.errors import Transient
+from tests import servers
+from tests.servers.http_proxy import Fault, HttpProxy
+from tests.servers.places import with_options
+from tests.servers.writers import Writers
+
+FAULTS = {
+    "busy": Fault(503),
+    "busy, and yet done": Fault(503, "after"),
+    "refused, and yet done": Fault(412, "after"),
+    "broken": Fault(500),
+    "cut off": Fault(0),
+    "cut off, and yet done": Fault(0, "after"),
+}
+"""`refused, and yet done` is what a client sees whose first answer was lost, and which asked again by itself."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[tuple[HttpProxy, str]]:
+    url, options = servers.s3()
+    with HttpProxy(int(options["endpoint"].rpartition(":")[2])) as made:
+        yield made, with_options(url, {**options, "endpoint": made.endpoint})
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_some_answers_are_wrong(proxy: tuple[HttpProxy, str], fault: Fault) -> None:
+    way, url = proxy
+    with holdfast.open(url) as store:
+        writers = Writers(store, count=3)
+        numbers = itertools.count()
+        way.rule = lambda method, path: fault if method == "PUT" and next(numbers) % 3 == 1 else None
+        with writers.at_work(5):
+            pass
+        assert way.faults > 3
+        assert writers.failed == {}
+        way.rule = lambda method, path: None
+        writers.check(url)
+
+
+def test_reads_meet_with_errors(proxy: tuple[HttpProxy, str]) -> None:
+    way, url = proxy
+    with holdfast.open(url) as store:
+        for number in range(10):
+            store.put("t", {"number": number})
+    numbers = itertools.count()
+    way.rule = lambda method, path: Fault(503) if method == "GET" and next(numbers) % 3 == 0 else None
+    with holdfast.open(url) as store:
+        assert len(store.log("t")) == 10
+        assert store.get("t").state == {"number": 9}
+    assert way.faults
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> None:
+    way, url = proxy
+    with holdfast.open(url, timeout=1.5) as store:
+        writers = Writers(store, count=2)
+        with writers.at_work():
+            pass
+        way.rule = lambda asked, path: Fault(503, "after", delay=5) if asked == method else None
+        begun = time.monotonic()
+        with pytest.raises(Transient):
+            store.get("writer 0", "no such id") if method == "GET" else store.put("other", {"a": 1})
+        assert time.monotonic() - begun < 4
+        way.rule = lambda asked, path: None
+        with writers.at_work():
+            pass
+        assert writers.failed == {}
+        writers.check(url)

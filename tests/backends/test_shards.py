@@ -1,0 +1,611 @@
+"""Shards on objects in memory: races, pauses, writers that die, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import Store
+from holdfast.backends.network import Interrupted
+from holdfast.backends.port import Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.shards import core, folding, naming, tidying, transactions, view
+from holdfast.backends.shards.blobs import clock, within
+from holdfast.backends.spaces import LINES, REFS, SPACES, STEPS
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.errors import Uncertain
+from holdfast.testing.conformance import Stores
+from holdfast.testing.conformance.histories import Histories
+from holdfast.testing.conformance.races import Races
+from holdfast.testing.rows import column, row_of, step
+from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs of three entries, and indexes merged by two: many folds in short histories."""
+    monkeypatch.setattr(core, "EPOCH", 3)
+    monkeypatch.setattr(view, "EPOCH", 3)
+    monkeypatch.setattr(folding, "WIDTH", 2)
+
+
+@pytest.mark.usefixtures("small")
+class TestSmallEpochs(Histories, Races):
+    """The parts of the suite that are about one process, where every third batch is folded."""
+
+    @pytest.fixture
+    def stores(self) -> Iterator[Stores]:
+        url = f"blobs://{next(NUMBERS)}"
+        yield Stores(url, kind=Double)
+        PLACES.pop(url, None)
+
+
+def steps(rows: list[Row]) -> dict[Any, bytes]:
+    return {row.key[3]: row.body for row in rows}
+
+
+async def cold(blobs: InMemory) -> list[Row]:
+    """All steps, as a process sees them that knows nothing."""
+    return (await Process(blobs).read(Scan(STEPS, ())))[0]
+
+
+# Races, in every order
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 50), max_size=300))
+def test_whatever_the_order_every_key_has_one_winner(numbers: list[int]) -> None:
+    async def main() -> None:
+        blobs, turns = InMemory(), Turns(numbers)
+        processes = [Process(Through(blobs, turns.way)) for _ in range(3)]
+
+        async def claim(process: Process, worker: int) -> list[int]:
+            won = []
+            for key in range(6):
+                if await process.apply(Create(STEPS, step(key, body=b"%d" % worker))) is None:
+                    won.append(key)
+            return won
+
+        won = await turns.run(*(claim(process, worker) for worker, process in enumerate(processes)))
+        assert sorted(key for keys in won for key in keys) == list(range(6))
+        found = steps(await cold(blobs))
+        assert found == {key: b"%d" % worker for worker, keys in enumerate(won) for key in keys}
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 50), max_size=400), st.lists(st.integers(0, 9), max_size=60))
+def test_answers_that_are_lost_lose_and_double_nothing(numbers: list[int], losses: list[int]) -> None:
+    async def main() -> None:
+        blobs, turns, fate = InMemory(), Turns(numbers), iter(losses)
+
+        async def way(kind: str, name: str, ask: Callable[[], Any]) -> Any:
+            happens = next(fate, 9)
+            if happens == 0:
+                raise Interrupted("nothing was sent")
+            answer = await turns.way(kind, name, ask)
+            if happens <= 2:
+                raise Interrupted("the answer was lost", sent=True)
+            return answer
+
+        async def count(process: Process) -> int:
+            done = 0
+            for _ in range(4):
+                ((row,),) = await process.read(Get(LINES, [("tenant", "line")]))
+                raised = row_of(LINES, "tenant", "line", created=int(column(LINES, row, "created")) + 1)
+                done += await process.apply(Expect(LINES, row.key, row.columns), Put(LINES, raised)) is None
+            return done
+
+        await Process(blobs).apply(Create(LINES, row_of(LINES, "tenant", "line")))
+        done = await turns.run(*(count(Process(Through(blobs, way))) for _ in range(2)))
+        ((row,),) = await Process(blobs).read(Scan(LINES, ()))
+        assert column(LINES, row, "created") == sum(done) > 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 50), max_size=400))
+def test_batches_about_several_shards_are_seen_whole_in_every_order(numbers: list[int]) -> None:
+    async def main() -> None:
+        blobs, turns = InMemory(), Turns(numbers)
+        await Process(blobs).apply(*both(0))
+        seen: list[int] = []
+
+        async def write(process: Process, numbers: range) -> None:
+            for number in numbers:
+                assert await process.apply(*both(number)) is None
+
+        async def watch(process: Process) -> None:
+            for _ in range(6):
+                (rows,) = await process.read(Scan(STEPS, ("tenant",)))
+                assert len(rows) == 2
+                assert len({row.body for row in rows}) == 1, "half a batch"
+                seen.append(int(rows[0].body))
+
+        way = turns.way
+        await turns.run(
+            write(Process(Through(blobs, way)), range(1, 4)),
+            write(Process(Through(blobs, way)), range(11, 14)),
+            watch(Process(Through(blobs, way))),
+        )
+        last = {row.body for row in await cold(blobs)}
+        assert last in ({b"3"}, {b"13"})
+        ours = [number for number in seen if number < 10]
+        assert ours == sorted(ours), "a reader went back in time"
+
+    asyncio.run(main())
+
+
+def both(number: int) -> list[Put]:
+    """A batch about two shards."""
+    return [Put(STEPS, step(0, line=line, body=b"%d" % number)) for line in ("a", "b")]
+
+
+def test_a_reader_comes_to_an_end_though_others_never_rest() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        await Process(blobs).apply(*both(0))
+        looks = 0
+
+        async def way(kind: str, name: str, ask: Callable[[], Any]) -> Any:
+            nonlocal looks
+            if kind == "get" and "/log/" in name and "line=a" in name and looks < 500:
+                looks += 1
+                await restless.apply(Put(STEPS, step(0, line="a", body=b"%d" % looks)))
+            return await ask()
+
+        restless = Process(blobs, patience=60.0)
+        reader = Process(Through(blobs, way))
+        found = await reader.read(Scan(STEPS, ("tenant", "a")), Scan(STEPS, ("tenant", "b")))
+        assert [len(rows) for rows in found] == [1, 1]
+        assert 20 < looks < 400
+        assert await restless.apply(Put(STEPS, step(0, line="a", body=b"on"))) is None, "nobody is held for long"
+
+    asyncio.run(main())
+
+
+# Writers that die
+
+
+def dying(blobs: InMemory, kind: str, part: str) -> Process:
+    """A process that dies when it is about to do something, and does nothing more."""
+    dead = False
+
+    async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+        nonlocal dead
+        dead = dead or (asked == kind and part in name)
+        if dead:
+            await asyncio.sleep(3600)
+        return await ask()
+
+    return Process(Through(blobs, way))
+
+
+@pytest.mark.parametrize("part", ["line=b", "transactions/"])
+def test_what_a_dead_writer_prepared_does_not_count_and_holds_nobody_up_for_long(part: str) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        await Process(blobs).apply(*both(1))
+        dead = asyncio.ensure_future(dying(blobs, "create", part).apply(*both(2)))
+        await asyncio.sleep(0.01)
+        other = Process(blobs, patience=0.1)
+        assert {row.body for row in (await other.read(Scan(STEPS, ())))[0]} == {b"1"}
+        began = clock()
+        assert await other.apply(Put(STEPS, step(0, line="a", body=b"3"))) is None
+        assert clock() - began >= 0.09, "it was not given its time"
+        assert [row.body for row in await cold(blobs)] == [b"3", b"1"]
+        assert await other.apply(*both(4)) is None
+        assert {row.body for row in await cold(blobs)} == {b"4"}
+        dead.cancel()
+
+    asyncio.run(main())
+
+
+def test_who_was_declared_dead_and_lives_does_it_again() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        await Process(blobs).apply(*both(1))
+        hold = asyncio.Event()
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create" and name.startswith("transactions/") and not hold.is_set():
+                await hold.wait()
+            return await ask()
+
+        slow = asyncio.ensure_future(Process(Through(blobs, way)).apply(*both(2)))
+        await asyncio.sleep(0.01)
+        assert await Process(blobs, patience=0.01).apply(Put(STEPS, step(0, line="a", body=b"3"))) is None
+        hold.set()
+        assert await slow is None
+        assert {row.body for row in await cold(blobs)} == {b"2"}
+
+    asyncio.run(main())
+
+
+def test_what_was_decided_counts_though_its_writer_died() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        writer = Process(blobs)
+        assert await writer.apply(*both(1)) is None
+        # The writer is gone; nobody has told the parts. A reader asks what was decided.
+        assert {row.body for row in await cold(blobs)} == {b"1"}
+        assert sum(name.startswith("transactions/") for name in blobs.objects) == 1
+
+    asyncio.run(main())
+
+
+# Pauses
+
+
+class Clock:
+    """A clock that jumps when told to: a machine that was asleep."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        for module in (core, tidying, transactions):
+            monkeypatch.setattr(module, "clock", lambda: clock() + self.ahead)
+
+
+@pytest.fixture
+def jumping(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def tidied(process: Process, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        await process.tidying.tidy(grace=-1.0)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("written", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("fails", [False, True], ids=["free for it", "taken"])
+def test_a_writer_that_slept_is_not_misled_by_freed_names(jumping: Clock, written: int, fails: bool) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        hold, asleep = asyncio.Event(), asyncio.Event()
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create" and asleep.is_set() and not hold.is_set():
+                await hold.wait()
+            return await ask()
+
+        sleeper, other = Process(Through(blobs, way)), Process(blobs)
+        for key in range(written):
+            await sleeper.apply(Put(STEPS, step(key)))
+        asleep.set()
+        late = asyncio.ensure_future(sleeper.apply(Create(STEPS, step(99, body=b"late"))))
+        await asyncio.sleep(0.01)
+        for key in range(10, 20):
+            await other.apply(Put(STEPS, step(key)))
+        if fails:
+            await other.apply(Create(STEPS, step(99, body=b"other")))
+        await other.apply(Delete(STEPS, ("tenant", "line", 0, 10)))
+        await tidied(other)  # the names that the sleeper knows are free now
+        jumping.ahead += 2000.0
+        hold.set()
+        assert await late == (0 if fails else None)
+        found = steps(await cold(blobs))
+        assert found[99] == (b"other" if fails else b"late")
+        assert sorted(found) == [*range(written), *range(11, 20), 99]
+        assert steps((await sleeper.read(Scan(STEPS, ())))[0]) == found
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small")
+def test_a_reader_that_slept_does_not_take_freed_names_for_the_end(jumping: Clock) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        sleeper, other = Process(blobs), Process(blobs)
+        await sleeper.apply(Put(STEPS, step(0)))
+        for key in range(1, 12):
+            await other.apply(Put(STEPS, step(key)))
+        await other.apply(Delete(STEPS, ("tenant", "line", 0, 0)))
+        await tidied(other)
+        jumping.ahead += 2000.0
+        assert sorted(steps((await sleeper.read(Scan(STEPS, ("tenant", "line"))))[0])) == list(range(1, 12))
+        assert await sleeper.apply(Create(STEPS, step(5))) == 0
+
+    asyncio.run(main())
+
+
+def test_a_transaction_that_slept_is_uncertain(jumping: Clock) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create" and name.startswith("transactions/"):
+                jumping.ahead += 2000.0
+            return await ask()
+
+        with pytest.raises(Uncertain, match="paused"):
+            await Process(Through(blobs, way)).apply(*both(1))
+
+    asyncio.run(main())
+
+
+# Deleting
+
+
+@pytest.mark.usefixtures("small")
+def test_what_was_deleted_is_gone_from_the_storage() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        for key in range(8):
+            await process.apply(Put(STEPS, step(key, body=b"secret-%d" % key, metadata=f"private-{key}")))
+        await process.apply(
+            Delete(STEPS, ("tenant", "line", 0, 3)), Put(REFS, row_of(REFS, "tenant", "line", "n", "a", "b"))
+        )
+        await tidied(process, 2)
+        kept = b"".join(data for data, _ in blobs.objects.values())
+        assert b"secret-3" not in kept
+        assert b"secret-4" in kept
+        assert len([name for name in blobs.objects if "/fold/" in name]) == 1
+        assert sorted(steps(await cold(blobs))) == [0, 1, 2, 4, 5, 6, 7]
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("size", [40_000, 300_000], ids=["carried by folds", "left in the log"])
+def test_what_is_replaced_again_and_again_is_folded_away(size: int) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        kept = [step(key, branch=1, body=bytes([key]) * size) for key in range(3)]
+        for row in kept:
+            await process.apply(Put(STEPS, row))
+        for number in range(80):
+            await process.apply(Put(STEPS, step(0, body=bytes([number]) * size)))
+        with within(5.0):
+            known = await Process(blobs).core.fresh(naming.folder(("tenant", "line")))
+        held = sum(holder.size for holder in known.holders.values())
+        assert held < 4 * size + 2 * (1 << 20) + 8 * size, "what is dead is still needed"
+        rows = await cold(blobs)
+        assert rows == [step(0, body=bytes([79]) * size), *kept]
+        await tidied(process, 2)
+        assert sum(len(data) for data, _ in blobs.objects.values()) < 4 * size + 20_000
+        assert await cold(blobs) == rows
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_of_a_shard_in_which_nothing_is_left_nothing_stays(jumping: Clock, count: int) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process, other = Process(blobs), Process(blobs)
+        for key in range(count):
+            await process.apply(Put(STEPS, step(key)))
+        assert len((await other.read(Scan(STEPS, ("tenant", "line"))))[0]) == count
+        await process.apply(*(Delete(space, ("tenant", "line")) for space in SPACES))
+        await tidied(process, 3)
+        assert list(blobs.objects) == []
+        # Another life, also for those who knew the one before.
+        jumping.ahead += 2000.0
+        assert await cold(blobs) == []
+        assert await process.apply(Create(STEPS, step(0, body=b"new"))) is None
+        assert steps((await other.read(Scan(STEPS, ("tenant", "line"))))[0]) == {0: b"new"}
+        assert await other.apply(Create(STEPS, step(0))) == 0
+        assert steps(await cold(blobs)) == {0: b"new"}
+
+    asyncio.run(main())
+
+
+def test_a_life_whose_end_was_not_finished_is_finished_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        await process.apply(Put(STEPS, step(0)))
+        await process.apply(Delete(STEPS, ("tenant", "line")))
+        with monkeypatch.context() as patched:
+            patched.setattr(tidying, "_SURELY_AT_ONCE", -1.0)  # it is paused after it has said that the life ended
+            await tidied(process, 3)
+        assert [name.rpartition("/")[2] for name in blobs.objects].count("birth") == 1
+        assert await cold(blobs) == []
+        assert await Process(blobs).read(Scan(STEPS, ("tenant", "line"))) == [[]]
+        with pytest.raises(Interrupted, match="all the time"):
+            await Process(blobs, timeout=0.2).apply(Create(STEPS, step(0)))
+        for name, (data, _) in list(blobs.objects.items()):
+            blobs.objects[name] = (data, 0.0)
+        await tidied(Process(blobs), 2)
+        assert list(blobs.objects) == []
+        assert await process.apply(Create(STEPS, step(0, body=b"new"))) is None
+        assert steps(await cold(blobs)) == {0: b"new"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 50), max_size=300))
+def test_tidying_while_others_write_loses_nothing(numbers: list[int]) -> None:
+    async def main() -> None:
+        blobs, turns = InMemory(), Turns(numbers)
+
+        async def write(process: Process, worker: int) -> None:
+            for key in range(5):
+                assert await process.apply(Put(STEPS, step(key, branch=worker))) is None
+                if key < 4:
+                    assert await process.apply(Delete(STEPS, ("tenant", "line", worker, key))) is None
+
+        async def tidy(process: Process) -> None:
+            for _ in range(3):
+                await process.tidying.tidy()
+
+        way = turns.way
+        await turns.run(
+            write(Process(Through(blobs, way)), 0),
+            write(Process(Through(blobs, way)), 1),
+            tidy(Process(Through(blobs, way))),
+        )
+        assert [row.key[2:] for row in await cold(blobs)] == [(0, 4), (1, 4)]
+
+    asyncio.run(main())
+
+
+def test_decisions_are_deleted_when_nobody_needs_them() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        await process.apply(*both(1))
+        await tidied(process)
+        assert [name for name in blobs.objects if name.startswith("transactions/")], "still in the log"
+        await process.apply(*both(2))
+        await tidied(process, 2)
+        assert [name for name in blobs.objects if name.startswith("transactions/")] == []
+        assert {row.body for row in await cold(blobs)} == {b"2"}
+
+    asyncio.run(main())
+
+
+# Damage
+
+
+@pytest.mark.usefixtures("small")
+def test_every_flipped_byte_is_found() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        for key in range(7):
+            await process.apply(Put(STEPS, step(key, body=b"body %d" % key * 20)))
+        await process.apply(*both(1))
+        assert await Process(blobs).tidying.check() == []
+        await tidied(process)
+        before = await cold(blobs)
+        for name, (data, at) in list(blobs.objects.items()):
+            for place in range(0, len(data), 7):
+                blobs.objects[name] = (data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :], at)
+                wrong = await Process(blobs).tidying.check()
+                if not wrong:
+                    # Of a fold, bodies that were deleted since; of a stub, nothing.
+                    assert await cold(blobs) == before
+                    assert "/fold/" in name or name.startswith("transactions/") or name == "format"
+                else:
+                    assert name in wrong[0]
+            blobs.objects[name] = (data, at)
+
+    asyncio.run(main())
+
+
+def test_a_missing_object_is_found() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        process = Process(blobs)
+        for key in range(40):
+            await process.apply(Put(STEPS, step(key)))
+        (fold,) = [name for name in blobs.objects if "/fold/" in name]
+        assert await Process(blobs).tidying.check() == []
+        del blobs.objects[fold]
+        (wrong,) = await Process(blobs).tidying.check()
+        assert "a fold is missing" in wrong
+
+    asyncio.run(main())
+
+
+# Names
+
+
+NAMES = [
+    "",
+    ".",
+    "..",
+    "a",
+    "A",
+    "a/b",
+    "a=41",
+    "A b",
+    "con",
+    "\0",
+    "é",
+    "e\u0301",
+    "n" * 1024,
+    "N" * 1024,
+    "n" * 1023 + "m",
+]
+
+
+def test_names_are_apart_whatever_the_file_system_thinks_of_capitals() -> None:
+    folders = {name: naming.folder(("tenant", name)) for name in NAMES}
+    assert len({found.lower() for found in folders.values()}) == len(NAMES)
+    assert all(found == found.lower() for found in folders.values())
+    for name, found in folders.items():
+        line = found.partition("/")[2]
+        assert len(line) <= 200
+        assert set(line) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.=")
+        assert naming.decoded(line) == (name if len(name) < 60 else None)
+
+
+def test_the_longest_names_fit_into_the_key_of_an_object() -> None:
+    shard = naming.folder(("T" * 1024, "L" * 1024))
+    assert len(naming.entry(shard, naming.next_token(naming.new_life()), 31)) < 600
+
+
+# What it costs
+
+
+class Counted(Double):
+    """Counts what is asked of its storage."""
+
+    counted = InMemory()
+
+    def _blobs(self) -> InMemory:
+        return self.counted
+
+
+def test_a_step_costs_hardly_more_than_one_object_however_long_the_line() -> None:
+    store = Store(Engine(Ground(run(Counted.open("blobs://counted")))), tenant="")
+    blobs = Counted.counted
+    costs = []
+    rng = random.Random(1)
+    messages: list[str] = []
+    for number in range(1, 2001):
+        messages = [*messages[-30:], rng.randbytes(200).hex()]
+        store.put("chat", {"messages": messages})
+        if number % 500 == 0:
+            costs.append((blobs.asked["create"] + blobs.asked["put"], blobs.written, blobs.asked["get"]))
+    store.close()
+    for before, after in itertools.pairwise([(0, 0, 0), *costs]):
+        created, written, read = (new - old for new, old in zip(after, before, strict=True))
+        assert created < 1.1 * 500
+        assert read < 0.1 * 500
+        assert written < 4_000 * 500
+    first, last = costs[1][1] - costs[0][1], costs[3][1] - costs[2][1]
+    assert last < 1.2 * first, "a step costs more, the longer the line is"
+
+
+def test_who_knows_nothing_reads_few_objects_of_a_long_line() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        writer = Process(blobs)
+        for key in range(1000):
+            await writer.apply(Put(STEPS, step(key)))
+        blobs.asked.clear()
+        (rows,) = await Process(blobs).read(Scan(STEPS, ("tenant", "line", 0), (990,)))
+        assert len(rows) == 10
+        assert blobs.asked["get"] < 40
+        assert blobs.asked["list"] == 2
+        warm = Process(blobs)
+        await warm.read(Get(STEPS, [("tenant", "line", 0, 1)]))
+        blobs.asked.clear()
+        await warm.read(Get(STEPS, [("tenant", "line", 0, 1)]))
+        assert blobs.asked == {"get": 1}, "what is known is asked for once"
+
+    asyncio.run(main())

@@ -1,0 +1,470 @@
+"""Readable rows say what the log says, whatever was done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend, Batch, Capabilities, Delete, Put, Row
+from holdfast.backends.spaces import AGENT_STATES, READABLE, STATE_VALUES
+from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrap.counting import Counting
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Line
+from holdfast.errors import Config
+from holdfast.langgraph import HoldfastSaver
+from tests.engine.lines import KINDS, Clock, backend
+from tests.engine.pruned import dropping_ids, prune
+from tests.engine.rows import check_rows, made_again, rows_of, showing
+from tests.engine.test_histories import Thread, perform, scripts
+from tests.servers.places import DURABLE, place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), cache=st.sampled_from([0, 20_000, 1 << 24]))
+@settings(max_examples=20)
+def test_rows_are_what_the_log_says(kind: str, script: list[tuple[str, Any]], fold_every: int, cache: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        on = backend(kind, Path(folder))
+        thread = Thread(showing(on, fold_every=fold_every, cache_bytes=cache))
+        for action, (state, chance) in script:
+            perform(thread, action, state, chance)
+            check_rows(on, fold_every=fold_every)
+        thread.check()
+        run(on.close())
+
+
+@given(script=scripts(), bits=st.integers(0, (1 << 30) - 1))
+@settings(max_examples=20)
+def test_rows_follow_a_prune(script: list[tuple[str, Any]], bits: int) -> None:
+    on = Memory()
+    thread = Thread(showing(on, fold_every=3))
+    for action, (state, chance) in script:
+        perform(thread, action, state, chance)
+    gone = [id for place, id in enumerate(sorted(thread.saved)) if bits >> place & 1]
+    prune(thread.store, dropping_ids(*gone))
+    check_rows(on, fold_every=3)
+    if len(gone) < len(thread.saved):
+        thread.store.put("t", {"messages": ["on it goes"]}, id="9999")
+        check_rows(on, fold_every=3)
+
+
+# What is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_all_kinds_are_told_one_by_one() -> None:
+    on = Memory()
+    said: list[Any] = [
+        SystemMessage("be brief"),
+        HumanMessage("what is\0 it?", name="ann", id="1"),
+        AIMessage(
+            [{"type": "text", "text": "let me"}, {"type": "text", "text": "see"}],
+            tool_calls=[{"name": "look", "args": {"at": 1}, "id": "c"}],
+        ),
+        ToolMessage("a cat", tool_call_id="c"),
+        {"role": "assistant", "content": "a cat"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+    ]
+    made = showing(on).put("t", {"talk": said, "messages": ["one", "two"], "plan": [{"role": 1}], "empty": []})
+    rows = rows_of(on)
+    talk = [rows["conversations"]["t", "talk", place] for place in range(6)]
+    assert [(row["role"], row["name"], row["content"]) for row in talk] == [
+        ("system", "", "be brief"),
+        ("user", "ann", "what is\ufffd it?"),
+        ("assistant", "", "let me\nsee"),
+        ("tool", "", "a cat"),
+        ("assistant", "", "a cat"),
+        ("assistant", "", ""),
+    ]
+    assert talk[2]["message"]["tool_calls"][0]["args"] == {"at": 1}
+    assert {row["checkpoint"] for row in talk} == {made.id}
+    assert [row["content"] for key, row in rows["conversations"].items() if key[1] == "messages"] == ["one", "two"]
+    values = {key[1]: (row["kind"], row["items"], row["value"]) for key, row in rows["state_values"].items()}
+    assert values == {
+        "talk": ("conversation", 6, None),
+        "messages": ("conversation", 2, None),
+        "plan": ("value", 0, [{"role": 1}]),
+        "empty": ("value", 0, []),
+    }
+
+
+def test_values_that_databases_refuse_are_shown_in_another_way() -> None:
+    on = Memory()
+    deep: Any = ()
+    for n in range(80):
+        deep = (deep,) if n == 40 else [deep]
+    state = {
+        "numbers": [2**63, -(2**63), float("nan"), float("inf"), 1.5],
+        "text\0": "a\0b",
+        "keys": {"\0": 1, 2: "two", ("t",): None},
+        "lone": "\ud800",
+        "deep": deep,
+        "n" * 3000: 1,
+        "__internal__": 1,
+    }
+    showing(on).put("t", state, metadata={"k\0": "v\0", "big": "x" * 100_000, "l" * 2000: 1})
+    rows = rows_of(on)
+    values = {str(key[1]): row["value"] for key, row in rows["state_values"].items()}
+    assert values["numbers"] == [str(2**63), -(2**63), "NaN", "Infinity", 1.5]
+    assert values["keys"]["\ufffd"] == 1
+    assert "\0" not in json.dumps(values)
+    levels, tree = 0, values["deep"]
+    while isinstance(tree, list):
+        levels, tree = levels + 1, tree[0] if tree else None
+    assert (levels, tree) == (64, "nested too deeply")
+    assert [name for name in values if name.startswith("text")] != ["text\0"]
+    assert [len(name.encode()) <= 1024 for name in values] == [True] * len(values)
+    assert not any(name.startswith("__") for name in values)
+    (changed,) = [row["changed"] for row in rows["transitions"].values()]
+    assert "__internal__" not in changed
+    metadata = {str(key[2]): row["value"] for key, row in rows["metadata"].items()}
+    assert metadata["big"] is None
+    assert [len(name.encode()) <= 1024 for name in metadata] == [True] * 3
+
+
+def test_a_large_value_is_left_out_until_it_is_set_anew() -> None:
+    on = Memory()
+    store = showing(on)
+    store.put("t", {"large": {str(n): "v" * 100 for n in range(1000)}, "small": {"a": 1}})
+    assert rows_of(on)["state_values"]["t", "large"]["kind"] == "left out"
+    store.update("t", {("large", "0"): "changed"}, remove=[("large", str(n)) for n in range(1, 1000)])
+    row = rows_of(on)["state_values"]["t", "large"]
+    assert (row["kind"], row["checkpoint"]) == ("left out", store.get("t").id)
+    store.update("t", {"large": "small"})
+    assert rows_of(on)["state_values"]["t", "large"]["value"] == "small"
+
+
+def test_a_large_message_is_told_in_part() -> None:
+    on = Memory()
+    store = showing(on)
+    store.put("t", {"messages": [HumanMessage("x" * 200_000), HumanMessage("y")]})
+    store.update("t", {"messages": [HumanMessage("x" * 200_000), HumanMessage("y"), HumanMessage("z" * 100_000)]})
+    rows = rows_of(on)["conversations"]
+    assert [len(rows["t", "messages", place]["content"]) for place in range(3)] == [65536, 1, 65536]
+    assert [rows["t", "messages", place]["message"] is None for place in range(3)] == [True, False, True]
+    check_rows(on)
+
+
+# What it costs ----------------------------------------------------------------------------------------------------
+
+
+class Watching(Wrapper):
+    """Remembers the batches."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.batches: list[Batch] = []
+
+    async def apply(self, batch: Batch) -> int | None:
+        self.batches.append(batch)
+        return await self.inner.apply(batch)
+
+
+@pytest.mark.parametrize("how", ["put", "update"])
+def test_a_step_of_a_long_chat_writes_and_reads_no_more_than_one_of_a_short_one(how: str) -> None:
+    costs = {}
+    for length in (10, 5000):
+        watching = Watching(Memory())
+        counting = Counting(watching)
+        store = showing(counting, cache_bytes=64 << 20)
+        said: list[BaseMessage] = [HumanMessage(f"message {n}", id=str(n)) for n in range(length)]
+        store.put("t", {"messages": said, "other": 1})
+        for turn in range(40):  # past the next fold
+            said.append(AIMessage(f"answer {turn}"))
+            counting.reset()
+            watching.batches.clear()
+            if how == "put":
+                store.put("t", {"messages": said, "other": 1})
+            else:
+                store.update("t", {"messages": said})
+        made = [change for batch in watching.batches for change in batch]
+        shown = [change.space.name for change in made if change.space in READABLE]
+        costs[length] = (shown, counting.reads)
+    assert costs[10] == costs[5000]
+    assert costs[10][0] == ["transitions", "conversations", "state_values", "agent_states", "agent_states"]
+    assert costs[10][1] == 0
+
+
+def test_without_rows_nothing_is_written_or_read_for_them() -> None:
+    watching = Watching(Memory())
+    store = showing(watching, project=False)
+    store.put("t", {"messages": ["a"]}, metadata={"k": 1})
+    store.put("t", {"messages": ["a", "b"]})
+    assert not any(change.space in READABLE for batch in watching.batches for change in batch)
+    assert not any(rows_of(watching.inner).values())
+
+
+# Others at work ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["on top", "branches"])
+def test_writers_at_once_leave_the_right_rows(kind: str, how: str, tmp_path: Path) -> None:
+    on = backend(kind, tmp_path)
+    stores = [showing(on, clock=Clock()) for _ in range(3)]  # each with a memory of its own
+    first = stores[0].put("t", {"messages": ["start"]})
+    failed: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        store, parent = stores[writer], first.id
+        try:
+            for n in range(15):
+                said = [f"{writer} says {m}" for m in range(n)]
+                state = {"messages": ["start", *said], f"of {writer}": n}
+                parent = store.put("t", state, metadata={"n": n}, parent=parent if how == "branches" else None).id
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(rows_of(on)["transitions"]) == 46
+    assert rows_of(on)["agent_states"][("t",)]["checkpoint"] == stores[0].get("t").id
+    check_rows(on)
+    run(on.close())
+
+
+def test_tasks_at_once_leave_the_right_rows(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+
+    async def main() -> None:
+        async with holdfast.aopen(url, project=True) as store:
+            await asyncio.gather(*(store.put("t", {"messages": [f"{n}"], f"of {n}": n}) for n in range(30)))
+
+    asyncio.run(main())
+    on = backend_at(url)
+    assert len(rows_of(on)["transitions"]) == 30
+    check_rows(on)
+    run(on.close())
+
+
+def backend_at(url: str) -> Backend:
+    return holdfast.open(url).engine.ground.backend
+
+
+def test_rows_are_made_when_they_are_first_wanted() -> None:
+    on = Memory()
+    without = showing(on, project=False, fold_every=3)
+    for n in range(20):
+        without.put("t", {"messages": [HumanMessage(str(m)) for m in range(n)]}, metadata={"n": n})
+    without.put("t", {"messages": []}, parent=without.log("t")[10].id)
+    store = showing(on, fold_every=3)
+    store.put("t", {"messages": ["now"]})
+    assert len(rows_of(on)["transitions"]) == 22
+    check_rows(on, fold_every=3)
+
+
+def test_a_writer_who_makes_no_rows_is_made_up_for() -> None:
+    on = Memory()
+    store, without = showing(on), showing(on, project=False)
+    store.put("t", {"messages": ["a"]})
+    without.put("t", {"messages": ["a", "b"]})
+    store.put("t", {"messages": ["a", "b", "c"]})
+    check_rows(on)
+
+
+def test_a_transaction_of_many_steps_is_shown_whole() -> None:
+    on = Memory()
+    store = showing(on)
+    store.put("t", {"messages": [HumanMessage(str(n)) for n in range(50)]})
+    with store.transaction() as together:
+        for n in range(5):
+            said = [HumanMessage(str(m)) for m in range(n, 52 + n)]
+            together.put("t", {"messages": said, "n": n, f"only {n}": n}, metadata={"n": n})
+            together.put("u", {"messages": said})
+    check_rows(on)
+    assert {row["checkpoint"] for key, row in rows_of(on)["conversations"].items() if key[0] == "u"}
+
+
+# Following --------------------------------------------------------------------------------------------------------
+
+
+def test_rows_go_with_their_thread() -> None:
+    on = Memory()
+    store = showing(on)
+    for thread in ("t", "u"):
+        store.put(thread, {"messages": ["a"], "n": 1}, metadata={"k": 1})
+    store.delete("t")
+    assert {key[0] for rows in rows_of(on).values() for key in rows} == {"u"}
+    store.put("t", {"messages": ["b"]})
+    check_rows(on)
+
+
+def test_rows_come_with_a_copy() -> None:
+    on = Memory()
+    store = showing(on)
+    store.put("t", {"messages": ["a"], "n": 1}, metadata={"k": 1})
+    run(store.engine.copier.copy({Line("", "t"): Line("", "copy")}))
+    assert rows_of(on)["state_values"]["copy", "n"]["value"] == 1
+    check_rows(on)
+
+
+def test_a_prune_by_one_who_makes_no_rows_takes_them_along() -> None:
+    on = Memory()
+    store = showing(on)
+    ids = [store.put("t", {"messages": [f"secret {n}"]}, metadata={"n": n}).id for n in range(4)]
+    prune(showing(on, project=False), dropping_ids(*ids[2:]))
+    rows = rows_of(on)
+    assert {key[1] for key in rows["transitions"]} == {key[1] for key in rows["metadata"]} == set(ids[:2])
+    assert [rows[name] for name in ("agent_states", "conversations", "state_values")] == [{}] * 3
+    store.put("t", {"messages": ["more"]})
+    check_rows(on)
+
+
+# Asking for it ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_made_for_all_threads_and_again_where_it_ended() -> None:
+    on = Memory()
+    without, store = showing(on, project=False), showing(on)
+    for n in range(5):
+        without.put(f"t{n}", {"messages": ["a"]})
+    seen: list[tuple[str, int]] = []
+
+    def stop(name: str, number: int) -> None:
+        seen.append((name, number))
+        if number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.project(progress=stop)
+    assert [key[0] for key in rows_of(on)["agent_states"]] == ["t0", "t1"]
+    assert store.project(progress=lambda name, number: seen.append((name, number))) == 3
+    assert seen[2:] == [(f"t{n}", n + 1) for n in range(5)]
+    assert store.project() == 0
+    assert store.project(after="t2", again=True) == 2
+    check_rows(on)
+
+
+def test_damaged_rows_are_made_anew() -> None:
+    on = Memory()
+    store = showing(on)
+    store.put("t", {"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
+    store.put("t", {"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
+    run(on.apply([Delete(space, ()) for space in READABLE[2:]]))
+    assert store.project() == 0
+    assert store.project(again=True) == 1
+    assert rows_of(on) == made_again(on) | {"agent_states": rows_of(on)["agent_states"]}
+    bogus = ("zzzz", "", "", "", 1, "", 9)
+    run(on.apply([Put(AGENT_STATES, Row(("", "t"), bogus)), Delete(STATE_VALUES, ("", "t", "n"))]))
+    assert store.project() == 1
+    check_rows(on)
+
+
+def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capabilities(self: Memory) -> Capabilities:
+        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31, projected=True)
+
+    assert not holdfast.open("memory://").engine.projector.on
+    assert holdfast.open("memory://", project=True).engine.projector.on
+    monkeypatch.setattr(Memory, "capabilities", property(capabilities))
+    assert holdfast.open("memory://").engine.projector.on
+    assert not holdfast.open("memory://", project=False).engine.projector.on
+    with pytest.raises(Config, match="project is True or False"):
+        holdfast.open("memory://", project="yes")  # type: ignore[arg-type]
+    with pytest.raises(Config, match="opened without readable rows"):
+        holdfast.open("memory://", project=False).project()
+
+
+def test_sqlite_answers_questions_about_them(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/a.db", project=True) as store:
+        store.put("t", {"plan": {"steps": [1, 2, 3]}, "messages": [HumanMessage("hi")]}, metadata={"user": "ann"})
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        (count,) = connection.execute(
+            "SELECT json_array_length(value, '$.steps') FROM state_values WHERE channel = 'plan'"
+        )
+        (said,) = connection.execute("SELECT role, content FROM conversations WHERE thread = 't'")
+        (who,) = connection.execute("SELECT checkpoint FROM metadata WHERE key = 'user' AND value ->> '$' = 'ann'")
+    connection.close()
+    assert (count, said) == ((3,), ("user", "hi"))
+    assert who[0]
+
+
+# On every store, and under LangGraph ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", DURABLE)
+def test_rows_are_right_in_every_store(kind: str, tmp_path: Path) -> None:
+    on = backend_at(place(kind, tmp_path))
+    store = showing(on, fold_every=4)
+    said: list[Any] = []
+    ids: list[str] = []
+    for n in range(12):
+        said = [*said[n == 7 :], HumanMessage(f"number {n}", id=str(n)), {"role": "assistant", "content": "é\0😀"}]
+        state = {"messages": said, "numbers": [n, 2**63 - 1, 2**70, 1.5, None, True], "plan": {"a.b": {"$c": n}}}
+        ids.append(store.put("t", state, metadata={"n": n, "who": "ann"}).id)
+    store.update("t", {"messages": said[:5], "large": "x" * 70_000}, remove=["plan"])
+    store.fork("t", ids[3], branch="side")
+    store.put("t", {"messages": ["aside"]}, branch="side")
+    check_rows(on, fold_every=4)
+    again = showing(on, fold_every=4)
+    again.put("t", {"messages": [*said, "main again"]}, parent=ids[-1])
+    check_rows(on, fold_every=4)
+    prune(again, dropping_ids(*ids[2:9]))
+    check_rows(on, fold_every=4)
+    again.put("t", {"revised": True}, id=ids[10])
+    check_rows(on, fold_every=4)
+    assert again.project(again=True) == 1
+    check_rows(on, fold_every=4)
+    again.delete("t")
+    assert not any(rows_of(on).values())
+    run(on.close())
+
+
+def test_a_graph_is_shown(tmp_path: Path) -> None:
+    def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"you said {state['messages'][-1].content}")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    with HoldfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db", project=True) as saver:
+        graph = builder.compile(checkpointer=saver)
+        config: Any = {"configurable": {"thread_id": "t"}}
+        for text in ("one", "two"):
+            graph.invoke({"messages": [HumanMessage(text)]}, config)
+        on = saver.store.engine.ground.backend
+        rows = rows_of(on)
+        said = [(row["role"], row["content"]) for row in rows["conversations"].values()]
+        assert said == [("user", "one"), ("assistant", "you said one"), ("user", "two"), ("assistant", "you said two")]
+        assert not any(str(key[1]).startswith("__") for key in rows["state_values"])
+        assert {row["value"] for key, row in rows["metadata"].items() if key[2] == "source"} == {"input", "loop"}
+        assert len(rows["transitions"]) == 6
+        check_rows(on)
+        saver.prune(["t"])
+        assert len(rows_of(on)["transitions"]) == 1
+        check_rows(on)
+        saver.copy_thread("t", "u")
+        check_rows(on)
+        saver.delete_thread("t")
+        assert {key[0] for told in rows_of(on).values() for key in told} == {"u"}
+
+
+def test_values_of_a_serializer_of_ones_own_are_named_only(tmp_path: Path) -> None:
+    class Own(JsonPlusSerializer):
+        """The user's own."""
+
+    with HoldfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db", serde=Own(), project=True) as saver:
+        checkpoint = empty_checkpoint() | {"channel_values": {"plan": {"a": 1}}, "channel_versions": {"plan": 1}}
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        saver.put(config, checkpoint, {}, {"plan": 1})
+        (row,) = rows_of(saver.store.engine.ground.backend)["state_values"].values()
+        assert row["value"]["type"] == "msgpack"

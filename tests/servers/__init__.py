@@ -1,0 +1,170 @@
+"""Real servers for tests: started when first asked for, once for each test process, and stopped with it.
+
+`postgres()`, `pgbouncer()`, `mongodb()`, `redis()`, `s3()` and `moto()` give a fresh, empty place on a server that the
+tests of a process share. `postgres_server()` and the like give a server of one's own, to kill, pause and restart; use
+them in a `with`. A variable such as HOLDFAST_TEST_POSTGRES_URL names a server to use in place of the shared one.
+
+Where a server cannot be had, the test is skipped with the reason; where CI is set, it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.servers import given
+from tests.servers.mongod import MongoServer
+from tests.servers.pooler import PgBouncerServer
+from tests.servers.postgresql import PostgresServer
+from tests.servers.processes import Missing, Server, stop_all
+from tests.servers.s3 import MotoServer, SeaweedServer
+from tests.servers.valkey import RedisServer
+
+__all__ = [
+    "MISSING",
+    "MongoServer",
+    "MotoServer",
+    "PgBouncerServer",
+    "PostgresServer",
+    "RedisServer",
+    "SeaweedServer",
+    "mongodb",
+    "mongodb_server",
+    "moto",
+    "moto_server",
+    "pgbouncer",
+    "pgbouncer_server",
+    "postgres",
+    "postgres_server",
+    "redis",
+    "redis_server",
+    "s3",
+    "s3_server",
+    "stop",
+]
+
+S = TypeVar("S", bound=Server)
+
+MISSING = "SERVER MISSING"
+"""How the reason starts with which a test is skipped for want of a server."""
+
+
+def postgres() -> str:
+    """A fresh PostgreSQL database."""
+    own = given.url("POSTGRES")
+    return given.database(own) if own else _had("PostgreSQL", _postgres).fresh()
+
+
+def pgbouncer() -> str:
+    """A fresh PostgreSQL database, through a PgBouncer in transaction mode."""
+    own = given.url("PGBOUNCER")
+    return given.database(own) if own else _had("PgBouncer", _pgbouncer).fresh()
+
+
+def mongodb() -> str:
+    """A fresh MongoDB database, in a replica set of one node."""
+    own = given.url("MONGODB")
+    return given.mongo_database(own) if own else _had("MongoDB", _mongodb).fresh()
+
+
+def redis() -> str:
+    """A fresh place in a Valkey server that flushes each write."""
+    own = given.url("REDIS")
+    return given.prefix(own) if own else _had("Valkey", _redis).fresh()
+
+
+def s3() -> tuple[str, dict[str, Any]]:
+    """A fresh place in SeaweedFS, and the options to open it with."""
+    own = given.url("S3")
+    if own:
+        return given.bucket(own), {}
+    server = _had("SeaweedFS", _s3)
+    return server.fresh(), server.options
+
+
+def moto() -> tuple[str, dict[str, Any]]:
+    """A fresh place in the emulator moto, and the options to open it with."""
+    server = _had("moto", _moto)
+    return server.fresh(), server.options
+
+
+def postgres_server() -> PostgresServer:
+    """A PostgreSQL server of one's own."""
+    return _had("PostgreSQL", lambda: PostgresServer().start())
+
+
+def pgbouncer_server(behind: PostgresServer | None = None) -> PgBouncerServer:
+    """A PgBouncer of one's own; in front of the shared server, unless told otherwise."""
+    return _had("PgBouncer", lambda: PgBouncerServer(behind or _postgres()).start())
+
+
+def mongodb_server() -> MongoServer:
+    """A MongoDB server of one's own."""
+    return _had("MongoDB", lambda: MongoServer().start())
+
+
+def redis_server(**settings: str) -> RedisServer:
+    """A Valkey server of one's own, with other settings."""
+    return _had("Valkey", lambda: RedisServer(**settings).start())
+
+
+def s3_server() -> SeaweedServer:
+    """A SeaweedFS server of one's own."""
+    return _had("SeaweedFS", lambda: SeaweedServer().start())
+
+
+def moto_server() -> MotoServer:
+    """A moto server of one's own."""
+    return _had("moto", lambda: MotoServer().start())
+
+
+def stop() -> None:
+    """Remove what was made on servers that were given, and stop all others."""
+    given.clean()
+    stop_all()
+    for shared in (_postgres, _pgbouncer, _mongodb, _redis, _s3, _moto):
+        shared.cache_clear()
+
+
+def _had(name: str, start: Callable[[], S]) -> S:
+    try:
+        return start()
+    except Missing as missing:
+        reason = f"{MISSING}: {name}: {missing}"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@cache
+def _postgres() -> PostgresServer:
+    return PostgresServer().start()
+
+
+@cache
+def _pgbouncer() -> PgBouncerServer:
+    return PgBouncerServer(_postgres()).start()
+
+
+@cache
+def _mongodb() -> MongoServer:
+    return MongoServer().start()
+
+
+@cache
+def _redis() -> RedisServer:
+    return RedisServer().start()
+
+
+@cache
+def _s3() -> SeaweedServer:
+    return SeaweedServer().start()
+
+
+@cache
+def _moto() -> MotoServer:
+    return MotoServer().start()

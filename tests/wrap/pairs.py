@@ -1,0 +1,78 @@
+"""What the tests of compositions share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.port import Backend, Query, Row, Scan
+from holdfast.backends.registry import backend_for
+from holdfast.backends.spaces import JOURNAL, SPACES
+from holdfast.backends.waiting import run
+from holdfast.backends.wrap.faults import Faults
+from holdfast.backends.wrap.pair import attach
+from holdfast.backends.wrap.replicate import Behind, Replicate
+from holdfast.backends.wrap.tiers import Tiers
+from holdfast.backends.wrap.urls import compose
+
+
+def opened(url: str, **options: Any) -> Backend:
+    return run(backend_for(url).open(url, **options))
+
+
+def files(folder: Path) -> tuple[str, str]:
+    return f"sqlite:///{folder}/local.db", f"sqlite:///{folder}/remote.db"
+
+
+def pair_url(folder: Path, kind: str = "behind", **options: object) -> str:
+    local, remote = files(folder)
+    return compose(kind, local=local, remote=remote, **options)
+
+
+def paired(local: Backend, remote: Backend, kind: type[Replicate] = Behind, **settings: Any) -> Replicate:
+    """A pair of stores that are open, as `open` makes it of URLs."""
+    bare = remote.inner if isinstance(remote, Faults) else remote
+    identity = run(attach(local.inner if isinstance(local, Faults) else local, bare, restore=False))
+    store = kind(local, remote, identity, **settings)
+    run(store._begin())
+    return store
+
+
+def contents(backend: Backend) -> dict[str, list[Row]]:
+    """All rows of a store but for the journal."""
+    spaces = [space for space in SPACES if space is not JOURNAL]
+    found = run(backend.read([Scan(space, ()) for space in spaces]))
+    return {space.name: rows for space, rows in zip(spaces, found, strict=True)}
+
+
+def contents_at(url: str) -> dict[str, list[Row]]:
+    backend = opened(url)
+    try:
+        return contents(backend)
+    finally:
+        run(backend.close())
+
+
+def settled(store: Backend, seconds: float = 20) -> dict[str, int | float | str]:
+    """The status once nothing waits to be copied any more."""
+    deadline = time.monotonic() + seconds
+    while (found := run(store.status()))["lag_batches"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
+def sqlite(folder: Path, name: str = "store") -> str:
+    return f"sqlite:///{folder}/{name}.db"
+
+
+class Restless(Tiers):
+    """Moves everything to the cold store before each read, however small it is."""
+
+    smallest = 0
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        await self._mover.move_all()
+        return await super().read(queries)

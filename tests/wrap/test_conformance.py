@@ -1,0 +1,62 @@
+"""Every composition passes the suite for all backends, over stores that are durable and shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.wrap.urls import compose
+from holdfast.testing.conformance import BackendConformance, Stores
+from tests.wrap.pairs import Restless, sqlite
+
+
+class TestRetry(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("retry", store=sqlite(tmp_path)))
+
+
+class TestCache(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("cache", store=sqlite(tmp_path)))
+
+
+class TestCacheInMemory(BackendConformance):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        return Stores(compose("cache", store="memory://", max_age=60))
+
+
+class TestNested(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        inner = compose("retry", store=sqlite(tmp_path), attempts=3)
+        return Stores(compose("metrics", store=compose("cache", store=inner, max_age="0.5")))
+
+
+class TestBehind(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
+
+
+class TestMirror(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("mirror", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy"), patience=30))
+
+
+class TestTiers(BackendConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        url = compose("tiers", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
+        return Stores(url, kind=Restless)
+
+
+class TestTiersInMemory(BackendConformance):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        url = compose("tiers", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)
+        return Stores(url, kind=Restless)

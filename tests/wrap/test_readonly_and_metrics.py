@@ -1,0 +1,105 @@
+"""Stores that may only be read, and stores that tell what they do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Create, Delete, Ensure, Expect, Get, Put
+from holdfast.backends.spaces import STEPS
+from holdfast.backends.waiting import run
+from holdfast.backends.wrap.faults import Fault, Faults
+from holdfast.backends.wrap.metrics import BUCKETS, Metrics
+from holdfast.backends.wrap.readonly import ReadOnly
+from holdfast.backends.wrap.urls import compose
+from holdfast.errors import Corrupt, Denied, Transient, Unavailable
+from holdfast.testing.rows import step
+
+
+def test_nothing_can_be_changed() -> None:
+    memory = Memory()
+    assert run(memory.apply([Create(STEPS, step())])) is None
+    store = ReadOnly(memory)
+    for change in (Create(STEPS, step(1)), Ensure(STEPS, step()), Put(STEPS, step()), Delete(STEPS, ("nobody",))):
+        with pytest.raises(Denied, match="reading only"):
+            run(store.apply([change]))
+        with pytest.raises(Denied):
+            run(store.apply([Expect(STEPS, step(7).key, None), change]))
+    assert run(store.read([Get(STEPS, [step().key])])) == [[step()]]
+    assert run(store.apply([])) is None
+    assert run(store.apply([Expect(STEPS, step().key, step().columns)])) is None
+    assert run(store.apply([Expect(STEPS, step().key, None)])) == 0
+    run(store.tidy())
+    run(store.close())
+    for call in (store.tidy, store.size, store.check):
+        with pytest.raises(Unavailable):
+            run(call())
+
+
+def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
+    plain = f"sqlite:///{tmp_path}/agents.db"
+    with holdfast.open(plain) as store:
+        store.put("chat", {"n": 1})
+    with holdfast.open(compose("readonly", store=plain)) as store:
+        latest = store.get("chat")
+        assert latest is not None
+        assert latest.state == {"n": 1}
+        with pytest.raises(Denied):
+            store.put("chat", {"n": 2})
+        with pytest.raises(Denied):
+            store.delete("chat")
+        assert [checkpoint.step for checkpoint in store.log("chat")] == [0]
+
+
+def test_calls_errors_and_times_are_told() -> None:
+    plan = [
+        Fault("read", 2, lambda: Transient("busy")),
+        Fault("read", 3, lambda: Corrupt("bytes")),
+        Fault("read", 4, delay=0.02),
+        Fault("apply", 3, lambda: Transient("busy"), times=2),
+    ]
+    store = Metrics(Faults(Memory(), plan))
+    assert run(store.apply([Create(STEPS, step())])) is None
+    assert run(store.apply([Create(STEPS, step())])) == 0
+    for _ in range(2):
+        with pytest.raises(Transient):
+            run(store.apply([Create(STEPS, step(1))]))
+    outcomes: list[int | str] = []
+    for _ in range(4):
+        try:
+            outcomes.append(len(run(store.read([Get(STEPS, [step().key])]))[0]))
+        except (Transient, Corrupt) as error:
+            outcomes.append(type(error).__name__)
+    assert outcomes == [1, "Transient", "Corrupt", 1]
+    found = run(store.status())
+    assert (found["reads"], found["queries"], found["applies"], found["refused"]) == (2, 2, 2, 1)
+    assert (found["rows_written"], found["rows_read"]) == (1, 2)
+    assert found["bytes_read"] == 2 * int(found["bytes_written"]) > 0
+    assert (found["read_errors_Transient"], found["read_errors_Corrupt"], found["apply_errors_Transient"]) == (1, 1, 2)
+    assert "apply_errors_Corrupt" not in found
+    assert found["read_seconds_le_inf"] == 4, "errors take time too"
+    assert found["apply_seconds_le_inf"] == 4
+    assert found["read_seconds_le_0.01"] == 3
+    assert found["read_seconds_le_0.03"] in (3, 4)
+    assert float(found["read_seconds_sum"]) >= 0.02
+    counts = [int(found[f"read_seconds_le_{bound:g}"]) for bound in BUCKETS]
+    assert counts == sorted(counts)
+    store.reset()
+    found = run(store.status())
+    assert found["reads"] == found["read_seconds_le_inf"] == found["read_seconds_sum"] == 0
+    assert "read_errors_Corrupt" not in found
+
+
+def test_a_store_says_how_it_is_doing() -> None:
+    with holdfast.open(compose("metrics", store="memory://")) as store:
+        store.put("chat", {"n": 1})
+        began = store.status()
+        time.sleep(0)
+        store.put("chat", {"n": 2})
+        assert int(store.status()["applies"]) == int(began["applies"]) + 1
+    with holdfast.open("memory://") as store:
+        assert store.status() == {}

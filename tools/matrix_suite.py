@@ -1,0 +1,73 @@
+"""The tests that `tools/matrix.py` runs on every store and composition, beside those of servers' faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.drivers import run
+from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance.kit import Drive
+from tests.engine.test_kills import rounds
+from tests.langgraph.test_conformance import TESTS, report_on
+from tests.servers.places import COMPOSED, KINDS, REMOTE, place
+from tests.servers.rigs import rig
+
+ALL = pytest.mark.parametrize("which", [*KINDS, *COMPOSED])
+
+STEPS = 5
+TIMES = 6
+
+
+@ALL
+class TestConformance(BackendConformance):
+    """The suite for backends."""
+
+    @pytest.fixture
+    def stores(self, which: str, tmp_path: Path) -> Stores:
+        return Stores(place(which, tmp_path))
+
+    @pytest.fixture
+    def drive(self) -> Drive:
+        """One way only: that both work is no matter of the store, and is tested elsewhere."""
+        return run
+
+
+@ALL
+def test_capabilities(which: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    backend = run(Stores(place(which, tmp_path)).open())
+    record_property("capabilities", json.dumps(backend.capabilities._asdict()))
+    run(backend.close())
+
+
+@ALL
+def test_langgraph(which: str, tmp_path: Path) -> None:
+    results = asyncio.run(report_on(which, tmp_path)).results
+    assert {name: result.tests_passed for name, result in results.items()} == TESTS
+
+
+@ALL
+def test_clients_are_killed(which: str, tmp_path: Path) -> None:
+    if which == "memory":
+        pytest.skip("keeps nothing")
+    rounds(place(which, tmp_path), 2, 5)
+
+
+@pytest.mark.parametrize("which", REMOTE)
+def test_round_trips(which: str, record_property: Callable[[str, object], None]) -> None:
+    """How often a client has to wait for the server to save a small step of a thread that it knows."""
+    with rig(which) as place, holdfast.open(place.fresh()) as store:
+        store.put("t", {"messages": ["0"]})
+        store.put("t", {"messages": ["0", "1"]})
+        fewest = 10**6
+        for start in range(0, TIMES * STEPS, STEPS):  # now and then something else is to be done, too
+            before = place.proxy.round_trips
+            for number in range(start, start + STEPS):
+                store.put("t", {"messages": [str(n) for n in range(number)]})
+            fewest = min(fewest, place.proxy.round_trips - before)
+        record_property("round trips", round(fewest / STEPS, 1))
