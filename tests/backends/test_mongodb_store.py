@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import secrets
@@ -22,11 +23,12 @@ from pymongo.driver_info import DriverInfo
 import holdfast
 from holdfast.backends import mongodb_uploads
 from holdfast.backends.mongodb import MongoDB
+from holdfast.backends.mongodb_groups import Group
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import LINES, METADATA, NODES, OBJECTS, STEPS
+from holdfast.backends.spaces import LINES, METADATA, NODES, OBJECTS, STEPS, Space
 from holdfast.engine.drivers import run
-from holdfast.errors import Config, HoldfastError, TooLarge, Transient, Unavailable
+from holdfast.errors import Config, HoldfastError, Invalid, TooLarge, Transient, Unavailable
 from holdfast.testing.conformance.kit import Driven
 from holdfast.testing.rows import meaning, row_of, step
 from tests.servers import MongoServer, mongodb, mongodb_server
@@ -255,6 +257,111 @@ def test_what_is_remembered_of_a_line_does_not_outlive_it(url: str, store: Drive
     other.close()
 
 
+def test_no_batch_is_refused_for_what_is_out_of_date(url: str, store: Driven) -> None:
+    """It comes in a group with another, whose lines nobody else has touched."""
+    other = _open(url)
+    one, two = row_of(LINES, "tenant", "one"), row_of(LINES, "tenant", "two")
+    changed = row_of(LINES, "tenant", "two", version=1)
+    assert _commit(store, [[Create(LINES, one)], [Create(LINES, two)]], Stamp("client", 0, 1)) == [None, None]
+    other.fill(LINES, [changed])
+    group: list[Batch] = [
+        [Create(STEPS, step(line="one"))],
+        [Expect(LINES, two.key, changed.columns), Create(STEPS, step(line="two"))],
+    ]
+    assert _commit(store, group, Stamp("client", 0, 2)) == [None, None]
+    assert len(store.scan(STEPS)) == 2
+    other.close()
+
+
+def test_a_key_that_is_taken_is_so_for_a_group_that_deletes_it_too(store: Driven) -> None:
+    assert store.apply(Create(LINES, row_of(LINES, *LINE)), Create(STEPS, step(0))) is None
+    group: list[Batch] = [[Create(STEPS, step(0)), Create(STEPS, step(1))], [Delete(STEPS, step(0).key)]]
+    assert _commit(store, group, Stamp("client", 0, 1)) == [0, None]
+    assert store.scan(STEPS) == []
+
+
+def test_what_was_only_ensured_is_not_taken_for_what_is_there(url: str, store: Driven) -> None:
+    other = _open(url)
+    there, ensured = row_of(LINES, *LINE, version=2), row_of(LINES, *LINE, version=1)
+    other.fill(LINES, [there])
+    assert store.apply(Expect(STEPS, step(0).key, None), Create(STEPS, step(0))) is None
+    assert store.apply(Ensure(LINES, ensured), Create(STEPS, step(1))) is None
+    assert store.apply(Expect(LINES, LINE, ensured.columns), Create(STEPS, step(2))) == 0
+    assert store.apply(Expect(LINES, LINE, there.columns), Create(STEPS, step(2))) is None
+    other.close()
+
+
+def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
+    url: str, store: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group that deletes was judged before it came, and its transaction begins after."""
+    other = _open(url)
+    backend = store.backend
+    assert isinstance(backend, MongoDB)
+    line = row_of(LINES, *LINE)
+    committer, recorded = backend._committer, backend._committer._recorded
+    came: list[Any] = []
+
+    async def slow(group: Group) -> Any:
+        view = await recorded(group)
+        if not came:
+            came.append(await asyncio.to_thread(other.apply, Create(LINES, line)))
+        return view
+
+    monkeypatch.setattr(committer, "_recorded", slow)
+    assert store.apply(Delete(LINES, ("tenant",)), Delete(STEPS, ("tenant",))) is None
+    assert came == [None]
+    there = store.scan(LINES) == [line]
+    assert other.apply(Expect(LINES, LINE, line.columns), Create(STEPS, step(0))) == (None if there else 0)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong", "error"),
+    [
+        (METADATA, row_of(METADATA, *LINE, "c", "k", value=f'"{"中" * (5 * MIB)}"'), TooLarge),
+        (METADATA, row_of(METADATA, *LINE, "c", "\ud800"), Invalid),
+        (STEPS, step(0, id="\ud800"), Invalid),
+        (STEPS, step(1 << 63), Invalid),
+        (STEPS, step(0, time=1 << 64), Invalid),
+    ],
+    ids=["too large in UTF-8", "a name that is no text", "a column that is no text", "a key", "a number"],
+)
+def test_what_mongodb_cannot_hold_is_refused_alone(
+    store: Driven, space: Space, wrong: Row, error: type[Exception]
+) -> None:
+    outcomes = _commit(store, [[Put(space, wrong)], [Put(STEPS, step(5))]], Stamp("client", 0, 1))
+    assert isinstance(outcomes[0], error)
+    assert outcomes[1] is None
+    assert store.scan(STEPS) == [step(5)]
+
+
+def test_what_is_no_name_cannot_be_looked_for(store: Driven) -> None:
+    for key in (("tenant", "\ud800", 0, 0), ("tenant", "line", 0, 1 << 63)):
+        with pytest.raises(Invalid):
+            store.read(Get(STEPS, [key]))
+
+
+class _Failing(MongoServer):
+    """A server that fails when told to."""
+
+    def command(self) -> list[str | Path]:
+        return [*super().command(), "--setParameter", "enableTestCommands=1"]
+
+
+def test_a_commit_that_was_made_and_not_confirmed_is_looked_up() -> None:
+    mongodb()  # skips where there is no MongoDB
+    interrupted = {"code": 11601, "errmsg": "operation was interrupted"}
+    with _Failing().start() as server, MongoClient[dict[str, Any]](server.url) as client:
+        store = _open(server.fresh(), timeout=10)
+        for seq, failure in enumerate([{"writeConcernError": interrupted}, {"errorCode": 11601}]):
+            point = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
+            client.admin.command({**point, "data": {"failCommands": ["commitTransaction"], **failure}})
+            assert store.apply(Create(STEPS, step(seq))) is None
+        assert store.scan(STEPS) == [step(0), step(1)]
+        store.close()
+
+
 def test_a_line_that_was_deleted_is_forgotten_by_tidying(store: Driven, plain: Database[dict[str, Any]]) -> None:
     kept = ("tenant", "kept")
     for line in (LINE, kept):
@@ -330,6 +437,7 @@ def test_a_server_that_stands_alone_is_refused() -> None:
     [
         "mongodb://",
         "mongodb://host:port/agents",
+        "mongodb://[::1/agents",
         "mongodb://localhost/a b$",
         "mongodb://localhost/agents?prefix=$a",
         "mongodb://localhost/agents?timeout=soon",

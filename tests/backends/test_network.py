@@ -44,6 +44,7 @@ class Near(Network):
 
     schemes = ("near",)
     limits = Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31)
+    kept: object = None
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Near:
@@ -251,3 +252,64 @@ def test_a_forked_child_connects_anew(near: Near) -> None:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert run(near.apply([a_step(1)])) is None
+
+
+class Connecting(Near):
+    """Never gets a connection."""
+
+    async def _connect(self) -> object:
+        raise Interrupted("nobody is there")
+
+
+def test_an_opening_that_is_cancelled_ends_at_once() -> None:
+    async def main() -> None:
+        opening = asyncio.create_task(arun(Connecting.open("near://nobody")))
+        await asyncio.sleep(0.1)
+        opening.cancel()
+        await asyncio.wait([opening], timeout=10)
+        assert opening.cancelled()
+
+    threads = threading.active_count()
+    asyncio.run(main())
+    assert threading.active_count() == threads
+
+
+def test_closing_while_it_cannot_connect_is_no_failure() -> None:
+    threads = threading.active_count()
+    store = Connecting("near://nobody", timeout=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: run(store.apply([a_step(0)])))
+        while store._loop is None:
+            time.sleep(0.01)
+        run(store.close())
+        with pytest.raises(Transient, match="nobody is there"):
+            asked.result(10)
+    assert threading.active_count() == threads
+
+
+def test_what_runs_in_a_loop_that_ends_is_told(near: Near) -> None:
+    """As at the end of a program that did not close its store."""
+    near.server.pause = 60
+    ended = threading.Event()
+
+    async def by_itself() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def begin() -> None:
+        near.kept = asyncio.create_task(by_itself())
+
+    run(near._asked(begin))
+    loop = near._loop
+    assert loop is not None
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: run(Near.apply(near, [a_step(0)])))
+        while near._groups is None or not near._groups._open:
+            time.sleep(0.01)
+        loop.stop()
+        with pytest.raises(Unavailable, match="broke off"):
+            asked.result(10)
+    assert ended.is_set()
+    near._loop = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import threading
 import time
@@ -26,6 +27,7 @@ from holdfast.backends.commits import Outcome
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Create, Delete, Get, Put, Scan
 from holdfast.backends.redis import Redis
+from holdfast.backends.redis_links import Links, address
 from holdfast.backends.spaces import NODES, STEPS
 from holdfast.backends.waiting import run
 from holdfast.errors import Config, Denied, HoldfastError, Transient, Unavailable, Uncertain
@@ -75,6 +77,13 @@ def test_a_wrong_url_is_refused_at_once(url: str, what: str) -> None:
     with pytest.raises(Config, match=what):
         run(Redis.open(url))
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("password", ["s3cr/t", "s3cr#t", "12/s3cr"])
+def test_a_password_that_is_not_quoted_is_not_shown(password: str) -> None:
+    with pytest.raises(Config, match="redis://someone@localhost:6379/0") as caught:
+        run(Redis.open(f"redis://someone:{password}@localhost:6379/0"))
+    assert "s3cr" not in str(caught.value)
 
 
 def test_no_server_there() -> None:
@@ -428,6 +437,57 @@ def test_a_server_that_stands_still() -> None:
         server.resume()
         assert run(store.apply([Create(STEPS, step(2))])) is None
         assert {0, 2} <= set(seqs(store))
+
+
+def test_a_connection_that_never_answers_is_not_waited_for_to_the_end() -> None:
+    with redis_server() as server, _deaf_at_first(server.port) as port:
+        with opened(server.url.replace(str(server.port), str(port)), timeout=8) as store:
+            assert run(store.apply([Create(STEPS, step(0))])) is None
+
+
+@contextmanager
+def _deaf_at_first(behind: int) -> Iterator[int]:
+    """A port whose first connection is taken and never answered; all others lead on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            first, _ = listening.accept()
+            with first:
+                while True:
+                    try:
+                        near, _ = listening.accept()
+                    except OSError:
+                        return
+                    far = socket.create_connection(("127.0.0.1", behind))
+                    for one, two in ((near, far), (far, near)):
+                        threading.Thread(target=_pump, args=(one, two), daemon=True).start()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def _pump(one: socket.socket, two: socket.socket) -> None:
+    with one:
+        while data := one.recv(1 << 16):
+            two.sendall(data)
+        two.shutdown(socket.SHUT_WR)
+
+
+def test_what_is_in_use_when_links_are_closed_is_closed_after() -> None:
+    with redis_server() as server:
+
+        async def main() -> None:
+            links = Links(address(server.url), 5, server.url)
+            asked = asyncio.create_task(links.ask(("BLPOP", "nothing", 0.3)))
+            await asyncio.sleep(0.1)
+            await links.close()
+            assert await asked == [None]
+            assert links._idle == []
+
+        asyncio.run(main())
 
 
 def test_closing_while_others_read_leaves_nobody_waiting() -> None:

@@ -20,8 +20,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Capabilities, Delete, Put, Row
-from holdfast.backends.spaces import AGENT_STATES, READABLE, STATE_VALUES
+from holdfast.backends.port import Backend, Batch, Capabilities, Delete, Put, Row, Scan
+from holdfast.backends.spaces import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
 from holdfast.backends.wrap import Wrapper
 from holdfast.backends.wrap.counting import Counting
 from holdfast.engine.drivers import run
@@ -128,13 +128,13 @@ def test_values_that_databases_refuse_are_shown_in_another_way() -> None:
         levels, tree = levels + 1, tree[0] if tree else None
     assert (levels, tree) == (64, "nested too deeply")
     assert [name for name in values if name.startswith("text")] != ["text\0"]
-    assert [len(name.encode()) <= 1024 for name in values] == [True] * len(values)
+    assert [len(name.encode()) <= 256 for name in values] == [True] * len(values)
     assert not any(name.startswith("__") for name in values)
     (changed,) = [row["changed"] for row in rows["transitions"].values()]
     assert "__internal__" not in changed
     metadata = {str(key[2]): row["value"] for key, row in rows["metadata"].items()}
     assert metadata["big"] is None
-    assert [len(name.encode()) <= 1024 for name in metadata] == [True] * 3
+    assert [len(name.encode()) <= 256 for name in metadata] == [True] * 3
 
 
 def test_a_large_value_is_left_out_until_it_is_set_anew() -> None:
@@ -157,6 +157,21 @@ def test_a_large_message_is_told_in_part() -> None:
     rows = rows_of(on)["conversations"]
     assert [len(rows["t", "messages", place]["content"]) for place in range(3)] == [65536, 1, 65536]
     assert [rows["t", "messages", place]["message"] is None for place in range(3)] == [True, False, True]
+    check_rows(on)
+
+
+def test_messages_that_are_too_many_for_a_batch_are_left_out() -> None:
+    on = Memory()
+    store = showing(on)
+    said = [HumanMessage(f"{n} {'x' * 50_000}") for n in range(200)]
+    store.put("t", {"messages": said, "few": said[:3]})
+    rows = rows_of(on)
+    kinds = {key[1]: (row["kind"], row["items"]) for key, row in rows["state_values"].items()}
+    assert kinds == {"messages": ("left out", 0), "few": ("conversation", 3)}
+    assert len(rows["conversations"]) == 3
+    store.put("t", {"messages": said, "few": said})
+    assert rows_of(on)["state_values"]["t", "few"]["kind"] == "left out"
+    assert not rows_of(on)["conversations"]
     check_rows(on)
 
 
@@ -281,6 +296,76 @@ def test_a_writer_who_makes_no_rows_is_made_up_for() -> None:
     check_rows(on)
 
 
+def test_making_up_for_a_writer_who_makes_no_rows_costs_what_is_missing() -> None:
+    costs = {}
+    for length in (10, 500):
+        counting = Counting(Memory())
+        store, without = showing(counting), showing(counting.inner, project=False)
+        for n in range(length):
+            store.put("t", {"messages": ["a"], "n": n})
+        for n in range(3):
+            without.put("t", {"messages": ["a"], "n": -n})
+        counting.reset()
+        store.put("t", {"messages": ["a", "b"], "n": 0})
+        costs[length] = counting.rows_read["steps"]
+        check_rows(counting.inner)
+    assert costs[500] <= costs[10] + 32  # up to the last folded state
+
+
+@pytest.mark.parametrize("many", [1, 50])
+def test_checkpoints_that_lack_rows_are_found_wherever_they_are(many: int) -> None:
+    on = Memory()
+    store, without = showing(on), showing(on, project=False)
+    store.put("t", {"n": 1}, id="1", metadata={"n": 1})
+    aside = "1"
+    for n in range(many):
+        aside = without.put("t", {"n": 2}, id=f"2{n:02}", parent=aside).id
+    store.put("t", {"n": 3}, id="3", parent="1")
+    assert store.project() == 1
+    check_rows(on)
+    without.put("t", {"n": 4}, id="2", parent="1", metadata={"n": 4})
+    without.put("t", {"n": 5}, id="2", metadata={"n": 5})
+    assert store.project() == 1
+    check_rows(on)
+    assert store.project() == 0
+
+
+def damage(on: Backend, thread: str, number: int) -> None:
+    """Alter a step."""
+    row = run(on.read([Scan(STEPS, ("", thread))]))[0][number]
+    run(on.apply([Put(STEPS, row._replace(body=row.body[:-1] + bytes([row.body[-1] ^ 1])))]))
+
+
+def test_what_was_damaged_long_ago_is_told_in_part() -> None:
+    on = Memory()
+    without = showing(on, project=False, fold_every=2)
+    for n in range(6):
+        without.put("t", {"n": n}, metadata={"n": n})
+    damage(on, "t", 0)
+    store = showing(on, fold_every=2)
+    made = [store.put("t", {"n": n}).id for n in (7, 8)]
+    rows = rows_of(on)
+    assert rows["agent_states"][("t",)]["checkpoint"] == made[-1]
+    assert rows["state_values"]["t", "n"]["value"] == 8
+    assert [row["changed"] for row in rows["transitions"].values()] == [None, *([["n"]] * 7)]
+    assert len(rows["metadata"]) == 5
+
+
+def test_a_damaged_thread_can_be_saved_to_and_is_shown_when_it_is_whole() -> None:
+    on = Memory()
+    without = showing(on, project=False, fold_every=2)
+    for n in range(5):
+        without.put("t", {"n": n}, id=str(n))
+    damage(on, "t", 4)
+    store = showing(on, fold_every=2)
+    store.put("t", {"n": 5}, id="5", parent="2")
+    assert store.get("t").state == {"n": 5}
+    assert not rows_of(on)["agent_states"]
+    assert list(rows_of(on)["transitions"]) == [("t", str(n)) for n in range(6)]
+    store.put("t", {"n": 6}, id="6")
+    assert rows_of(on)["state_values"]["t", "n"]["value"] == 6
+
+
 def test_a_transaction_of_many_steps_is_shown_whole() -> None:
     on = Memory()
     store = showing(on)
@@ -359,7 +444,7 @@ def test_damaged_rows_are_made_anew() -> None:
     store = showing(on)
     store.put("t", {"n": 1, "messages": ["a", "b"]}, metadata={"k": 1})
     store.put("t", {"n": 2, "messages": ["a", "b"]}, metadata={"k": 1})
-    run(on.apply([Delete(space, ()) for space in READABLE[2:]]))
+    run(on.apply([Delete(CONVERSATIONS, ()), Delete(METADATA, ())]))
     assert store.project() == 0
     assert store.project(again=True) == 1
     assert rows_of(on) == made_again(on) | {"agent_states": rows_of(on)["agent_states"]}

@@ -19,6 +19,9 @@ SECRET_KEY = "holdfast-secret"
 REGION = "us-east-1"
 
 
+_BUCKET = "places"
+
+
 class S3Server(Server):
     """Something that speaks S3."""
 
@@ -37,15 +40,13 @@ class S3Server(Server):
         }
 
     def fresh(self) -> str:
-        """The URL of a place in a new bucket."""
-        bucket = f"bucket-{next(self._numbers)}"
-        self._make_bucket(bucket)
-        return f"s3://{bucket}/prefix"
+        """The URL of a place that is empty. In one bucket: SeaweedFS has room for few."""
+        return f"s3://{_BUCKET}/place-{next(self._numbers)}"
 
     def answers(self) -> None:
         # A real put: the ports are open, and the server says that it is well, some time before it takes one.
-        self._make_bucket("probe")
-        obstore.put(object_store("probe", self.options), "probe", b"1")
+        self._make_bucket(_BUCKET)
+        obstore.put(object_store(_BUCKET, self.options), "probe", b"1")
 
     def _make_bucket(self, bucket: str) -> None:
         import boto3  # type: ignore[import-untyped]  # half a second, so only where it is needed

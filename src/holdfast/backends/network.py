@@ -36,6 +36,9 @@ TIMEOUT = 30.0
 _MAX_BATCHES = 256
 _MAX_BYTES = 4 << 20
 
+_ENDING = 5.0
+"""For how many seconds what is cancelled may take to end."""
+
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 
@@ -351,11 +354,12 @@ class _Loop:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            left = list(self._tasks)  # reads that were under way
-            for task in left:
-                task.cancel()
-            if left:
-                self._loop.run_until_complete(asyncio.wait(left))
+            deadline = self._loop.time() + _ENDING
+            # Reads that were under way, and what the client does by itself; all there is, if nobody closed the store.
+            while (left := asyncio.all_tasks(self._loop)) and (seconds := deadline - self._loop.time()) > 0:
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(left, timeout=seconds))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()

@@ -58,6 +58,7 @@ class Links:
         """The node of a cluster that has the keys, if it is not the one in the URL."""
         self._where = where
         self._idle: list[Connection] = []
+        self._closed = False
 
     async def ask(self, *commands: Command) -> list[Any]:
         """What the server answers to some commands, sent together; errors are among the answers.
@@ -106,11 +107,15 @@ class Links:
         except BaseException:
             await link.disconnect(nowait=True)
             raise
-        self._idle.append(link)
+        if self._closed:
+            await link.disconnect(nowait=True)
+        else:
+            self._idle.append(link)
         return answers
 
     async def close(self) -> None:
-        """Close what is not in use."""
+        """Close what is not in use; the rest follows when it is not any more."""
+        self._closed = True
         while self._idle:
             await self._idle.pop().disconnect()
 

@@ -22,7 +22,7 @@ from holdfast.model.packed import Packed, flatten
 CAP = 64 << 10
 """A value of more bytes than this, packed or as JSON, is left out."""
 
-_MOST = 16 << 20
+_MOST = 8 << 20
 """Messages of more bytes than this together are left out where they would be written at once: they make one batch with
 the step, and databases bound those."""
 

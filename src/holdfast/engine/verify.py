@@ -27,9 +27,11 @@ from holdfast.model.steps import Step
 T = TypeVar("T")
 
 _PAGE = 256
-"""How many rows are read at a time; of large values, fewer."""
+_PAGE_BYTES = 4 << 20
+"""How many rows are read at a time, and about how many bytes of bodies."""
 
 _FEW = 8
+"""How many rows are read at first: nobody knows how large they are."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ async def verify(backend: Backend, line: Line, max_bytes: int) -> Verified:
 
 async def rows(backend: Backend, space: Space, line: Line, *, bodies: bool = True) -> AsyncIterator[Row]:
     """The rows of a line in a space, read in pages."""
-    page = _FEW if space is OBJECTS and bodies else _PAGE
+    page = _FEW if bodies else _PAGE
     start: Key = ()
     while True:
         limit = page + bool(start)
@@ -72,6 +74,9 @@ async def rows(backend: Backend, space: Space, line: Line, *, bodies: bool = Tru
         if len(found) < limit:
             return
         start = found[-1].key[2:]
+        if bodies:
+            size = sum(len(row.body) for row in found)
+            page = min(2 * page, _PAGE) if size < _PAGE_BYTES // 2 else max(1, page * _PAGE_BYTES // (2 * size))
 
 
 class _Checking:

@@ -81,21 +81,22 @@ async def cursor_of(remote: Backend) -> Cursor | None:
 async def attach(local: Backend, remote: Backend, restore: bool) -> Identity:
     """Make of two stores a pair, or see that they are one already."""
     while True:
-        identity, filling = await identity_of(local)
+        # In this order: of a pair that others are making now, the local store has its name before there is a copy.
         cursor = await cursor_of(remote)
+        identity, filling = await identity_of(local)
+        if cursor is None and not filling and not await is_blank(remote):
+            if await cursor_of(remote) is None:
+                raise _foreign(remote)
+            continue
         if identity is None:
             if cursor is not None:
                 await _may_restore(local, remote, cursor, restore)
-            elif not await is_blank(remote):
-                raise _foreign(remote)
             await _name(local, remote, 0 if cursor is None else cursor.number + 1, filling=cursor is not None)
             continue
         if filling:
             await _restore(local, remote, identity, cursor)
             continue
         if cursor is None:
-            if not await is_blank(remote):
-                raise _foreign(remote)
             ((last,),) = await local.read([journal.LAST])
             new = Cursor(identity.id, journal.mark_of(last), whole=await is_empty(local))
             await remote.apply([Create(JOURNAL, new.row)])
@@ -118,18 +119,19 @@ async def fill_remote(local: Backend, remote: Backend, cursor: Cursor) -> bool:
 
 async def _restore(local: Backend, remote: Backend, identity: Identity, cursor: Cursor | None) -> None:
     """Fill a local store from its copy. From the first moment on, no other store can send to that copy."""
-    ((last,),) = await local.read([journal.LAST])
+    (own,), (last,) = await local.read([Get(JOURNAL, [_IDENTITY]), journal.LAST])
+    if own.columns[0] != _FILLING:
+        return  # another process was faster
     mark = journal.mark_of(last)
-    if cursor is not None and cursor.number == mark.number - 1:
-        taken: list[Change] = [cursor.there, Put(JOURNAL, Cursor(identity.id, mark, whole=True).row)]
-        if await remote.apply(taken) is None:
-            cursor = await cursor_of(remote)
-    if cursor is None or (cursor.id, cursor.last) != (identity.id, mark):
+    if cursor is not None and cursor.id != identity.id and cursor.number == mark.number - 1:
+        await remote.apply([cursor.there, Put(JOURNAL, Cursor(identity.id, mark, whole=True).row)])
+        cursor = await cursor_of(remote)
+    if cursor is None or cursor.id != identity.id:
         raise not_ours(remote)
     filling = Expect(JOURNAL, _IDENTITY, (_FILLING,))
     async for rows in _pages(remote):
         if await local.apply([filling, *rows]) is not None:
-            return  # another process was faster
+            return
     await local.apply([filling, Put(JOURNAL, _identity_row(identity, _READY))])
 
 

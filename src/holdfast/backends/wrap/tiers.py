@@ -291,10 +291,20 @@ async def _pair(hot: Backend, cold: Backend) -> None:
             if not row.columns[0]:
                 await hot.apply([Expect(JOURNAL, _HOT, (0,)), Put(JOURNAL, row._replace(columns=(1,)))])
             return
-        if theirs or row.columns[0] or not await is_blank(cold):
-            raise Config(
-                "this is not the cold store that belongs to the hot one",
-                where=cold.url,
-                hint="Name the one that was used before. A hot store that has none yet is given an empty one",
-            )
+        if not theirs and not await is_blank(cold):
+            # Others may be making the pair at this moment.
+            ((*theirs,),) = await cold.read([Get(JOURNAL, [_COLD])])
+            if theirs:
+                continue
+            raise _not_its_cold(cold)
+        if theirs or row.columns[0]:
+            raise _not_its_cold(cold)
         await cold.apply([Create(JOURNAL, Row(_COLD, (0,), row.body))])
+
+
+def _not_its_cold(cold: Backend) -> Config:
+    return Config(
+        "this is not the cold store that belongs to the hot one",
+        where=cold.url,
+        hint="Name the one that was used before. A hot store that has none yet is given an empty one",
+    )
