@@ -328,7 +328,7 @@ class Operations:
     async def project(
         self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
     ) -> int:
-        """Make the readable rows of this tenant's threads, where they do not tell of the latest checkpoint.
+        """Make the readable rows of this tenant's threads, where they do not tell of every checkpoint.
 
         For a store that had none so far, or was written to by programs that make none. Writers go on meanwhile. Begun
         again it goes on where it ended, by itself, or `after` a thread by name. With `again` all rows are made anew.

@@ -354,7 +354,8 @@ def test_a_commit_that_was_made_and_not_confirmed_is_looked_up() -> None:
     interrupted = {"code": 11601, "errmsg": "operation was interrupted"}
     with _Failing().start() as server, MongoClient[dict[str, Any]](server.url) as client:
         store = _open(server.fresh(), timeout=10)
-        for seq, failure in enumerate([{"writeConcernError": interrupted}, {"errorCode": 11601}]):
+        failures: list[dict[str, Any]] = [{"writeConcernError": interrupted}, {"errorCode": 11601}]
+        for seq, failure in enumerate(failures):
             point = {"configureFailPoint": "failCommand", "mode": {"times": 1}}
             client.admin.command({**point, "data": {"failCommands": ["commitTransaction"], **failure}})
             assert store.apply(Create(STEPS, step(seq))) is None

@@ -185,12 +185,6 @@ def test_a_name_that_is_no_text_is_refused_alone(store: Redis) -> None:
     assert run(store.apply([Create(STEPS, step())])) is None
 
 
-def test_a_number_that_is_too_large_is_refused_alone(store: Redis) -> None:
-    with pytest.raises(Invalid):
-        run(store.apply([Create(STEPS, step(time=1 << 64))]))
-    assert run(store.apply([Create(STEPS, step())])) is None
-
-
 # Damage -----------------------------------------------------------------------------------------------------------
 
 DAMAGE: dict[str, Callable[[Any, Callable[[str], str]], object]] = {

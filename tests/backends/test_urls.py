@@ -45,6 +45,8 @@ def test_an_unknown_option_is_refused_without_showing_the_password() -> None:
         ("sqlite:///agents.db", "sqlite:///agents.db"),
         ("postgresql://[broken/db?password=x", "postgresql://[broken/db"),
         ("memory:", "memory:"),
+        ("redis://u:s3cr?wOrd#x@h:1/0", "redis://u@h:1/0"),
+        ("postgresql://me@host/db?user=a%40b", "postgresql://me@host/db?user=a@b"),
         ("redis://u:p/a@ss@host/0", "redis://u@host/0"),
         ("sqlite:///me@home.db", "sqlite:///me@home.db"),
     ],

@@ -600,7 +600,7 @@ class Asking(Memory):
     asked: ClassVar[list[dict[str, Any]]] = []
 
     @classmethod
-    async def open(cls, url: str, /, **options: Any) -> Asking:
+    async def open(cls, url: str, **options: Any) -> Asking:
         cls.asked.append(options)
         return cls()
 

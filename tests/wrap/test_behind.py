@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.commits import Outcome, size_of
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.port import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import JOURNAL, LINES, NODES, STEPS
 from holdfast.backends.waiting import run
 from holdfast.backends.wrap import journal
@@ -25,7 +26,7 @@ from holdfast.backends.wrap.faults import Fault, Faults
 from holdfast.backends.wrap.journal import PIECE
 from holdfast.backends.wrap.later import Later
 from holdfast.backends.wrap.pair import attach
-from holdfast.backends.wrap.replicate import Behind
+from holdfast.backends.wrap.replicate import Behind, Outgoing
 from holdfast.backends.wrap.urls import compose
 from holdfast.engine.drivers import arun
 from holdfast.errors import Config, Corrupt, Invalid, TooLarge, Transient, Unavailable, Uncertain
@@ -514,3 +515,79 @@ def test_an_interrupted_leader_leaves_nothing_in_doubt(monkeypatch: pytest.Monke
     settled(store)
     assert [row.key[3] for row in contents(store.remote)["steps"]] == [0, 1, 2]
     run(store.close())
+
+
+# Groups of batches
+
+
+class Small(Memory):
+    """Takes no more than it says."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return super().capabilities._replace(max_body=1 << 20, max_batch=(1 << 20) + (1 << 16))
+
+    async def apply(self, batch: Batch) -> int | None:
+        if size_of(batch) > self.capabilities.max_batch:
+            raise TooLarge("too much for this store at once")
+        return await super().apply(batch)
+
+
+def committed(store: Behind, *batches: list[Change]) -> list[Outcome]:
+    """What is answered to batches that wait together."""
+    outcomes: list[Outcome] = []
+    store._commit([Outgoing(batch) for batch in batches], outcomes)
+    return outcomes
+
+
+def test_what_was_made_is_not_said_to_have_failed_with_what_came_after_it() -> None:
+    store = paired(Faults(Memory(), [Fault("apply", 2, down)]), Memory())
+    assert isinstance(store, Behind)
+    # They write the same row, so they cannot be made as one.
+    made, failed, not_begun = committed(store, *([Put(STEPS, step(body=b"%d" % n))] for n in range(3)))
+    assert made is None
+    assert (type(failed), type(not_begun)) == (Transient, Transient)
+    assert [row.body for row in contents(store)["steps"]] == [b"0"]
+    settled(store)
+    assert contents(store.remote) == contents(store)
+    run(store.close())
+
+
+def test_what_cannot_be_written_down_fails_nobody_else() -> None:
+    store = paired(Memory(), Memory())
+    assert isinstance(store, Behind)
+    good, bad = committed(store, [Create(STEPS, step(0))], [Create(STEPS, step(1, id="\ud800"))])
+    assert good is None
+    assert isinstance(bad, Invalid)
+    settled(store)
+    assert contents(store.remote)["steps"] == [step(0)]
+    run(store.close())
+
+
+def test_batches_together_are_no_more_than_the_copy_takes() -> None:
+    remote = Small()
+    store = paired(Memory(), remote)
+    assert isinstance(store, Behind)
+    batches: list[list[Change]] = [
+        [Create(NODES, row_of(NODES, "t", "l", 0, bytes([n]), body=bytes(700_000)))] for n in range(5)
+    ]
+    assert committed(store, *batches) == [None] * 5
+    settled(store)
+    assert contents(remote) == contents(store.inner)
+    run(store.close())
+
+
+def test_a_store_is_copied_whole_in_pieces_that_the_copy_takes() -> None:
+    local, remote = Memory(), Small()
+    rows = [row_of(NODES, "t", "l", 0, bytes([n]), body=bytes(700_000)) for n in range(5)]
+    assert run(local.apply([Create(NODES, row) for row in rows])) is None
+    store = paired(local, remote)
+    settled(store)
+    assert contents(remote)["nodes"] == rows
+    run(store.close())
+
+
+def test_no_row_of_the_journal_is_larger_than_any_store_takes() -> None:
+    row = row_of(NODES, "t", "l", 0, b"", body=bytes(3 << 20))
+    made, _ = journal.write(journal.Mark(0, 0), [Put(NODES, row)], 1)
+    assert max(len(change.row.body) for change in made if isinstance(change, Create)) == 1 << 20

@@ -17,10 +17,11 @@ from holdfast.backends.port import Backend, Change, Create, Delete, Get, Put, Qu
 from holdfast.backends.spaces import NODES, STEPS, Space
 from holdfast.backends.waiting import run
 from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrap.compare import Difference
 from holdfast.backends.wrap.faults import Fault, Faults
 from holdfast.backends.wrap.mirror import Mirror
 from holdfast.engine.drivers import arun
-from holdfast.errors import Corrupt, Transient, Uncertain
+from holdfast.errors import Corrupt, Denied, Transient, Uncertain
 from holdfast.testing.rows import step
 from tests.wrap.pairs import contents, contents_at, files, pair_url, paired, settled
 
@@ -284,4 +285,36 @@ def test_a_row_is_not_put_back_over_what_was_written_since() -> None:
     store._copied = slow  # type: ignore[method-assign, assignment]
     assert run(store.read([Scan(STEPS, ())])) == [[row(0, b"old")]]
     assert contents(local)["steps"] == [row(0, b"new")]
+    run(store.close())
+
+
+def test_the_copy_is_not_put_right_with_what_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    local, remote = Memory(), Memory()
+    store = mirror(local, remote)
+    store.sound = sound
+    assert run(store.apply([Create(STEPS, row(0, b"old"))])) is None
+    damage(remote, Put(STEPS, row(0, b"old")._replace(body=b"broken")))
+    compare = store._differences
+
+    async def compare_and_write() -> list[Difference]:
+        found = await compare()
+        assert await store.apply([Put(STEPS, row(0, b"new"))]) is None
+        return found
+
+    monkeypatch.setattr(store, "_differences", compare_and_write)
+    assert len(run(store.heal())) == 1
+    assert contents(remote)["steps"] == contents(local)["steps"] == [row(0, b"new")]
+    run(store.close())
+
+
+def test_a_copy_that_may_not_be_read_does_not_hide_what_is_here() -> None:
+    local, remote = Memory(), Faults(Memory())
+    store = mirror(local, remote)
+    store.sound = sound
+    broken = row(0, b"text")._replace(body=b"broken")
+    assert run(store.apply([Create(STEPS, row(0, b"text")), Create(STEPS, row(1, b"more"))])) is None
+    damage(local, Put(STEPS, broken))
+    remote.plan.append(Fault("read", remote.reads + 1, lambda: Denied("the password was changed"), times=10_000))
+    assert run(store.read([Scan(STEPS, ())])) == [[broken, row(1, b"more")]]
+    remote.plan.clear()
     run(store.close())

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.commits import size_of
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Change, Create, Delete, Get, Put, Row, Scan
+from holdfast.backends.port import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.spaces import LINES, NODES, OBJECTS, STEPS, WRITES
 from holdfast.backends.waiting import run
 from holdfast.backends.wrap.faults import Fault, Faults
 from holdfast.backends.wrap.stubs import stub_in
 from holdfast.backends.wrap.tiers import Tiers
 from holdfast.backends.wrap.urls import compose
-from holdfast.errors import Config, Corrupt, Transient
+from holdfast.errors import Config, Corrupt, Denied, HoldfastError, TooLarge, Transient
 from holdfast.testing.rows import row_of, step
 from tests.wrap.pairs import opened
 
@@ -322,3 +323,48 @@ def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> Non
     cold = opened(f"sqlite:///{tmp_path}/cold.db")
     assert run(cold.read([Scan(OBJECTS, ())])) == [[]]
     run(cold.close())
+
+
+@pytest.mark.parametrize("error", [Denied, Corrupt, Config])
+def test_a_deletion_that_was_made_does_not_fail_with_the_cold_store(error: type[HoldfastError]) -> None:
+    cold = Faults(Memory())
+    store = tiers(cold=cold, keep=0)
+    fill(store, old_step(0))
+    run(store.tidy())
+    cold.plan.append(Fault("read", cold.reads + 1, lambda: error("the key was taken away")))
+    assert run(store.apply([Delete(STEPS, ("tenant", "line"))])) is None
+    assert run(store.status())["to_sweep"] == 1
+
+
+def test_what_is_too_much_for_one_batch_is_read_and_stays_in_the_cold_store() -> None:
+    class Small(Memory):
+        @property
+        def capabilities(self) -> Capabilities:
+            return super().capabilities._replace(max_body=1 << 20, max_batch=1 << 20)
+
+        async def apply(self, batch: Batch) -> int | None:
+            if size_of(batch) > self.capabilities.max_batch:
+                raise TooLarge("too much for this store at once")
+            return await super().apply(batch)
+
+    store = tiers(Small(), keep=0)
+    rows = [old_step(seq)._replace(body=b"%d" % seq * 400_000) for seq in range(4)]
+    for row in rows:
+        fill(store, row)
+    run(store.tidy())
+    assert len(stubs(store)) == 4
+    assert run(store.read([Scan(STEPS, ())])) == [rows]
+    assert run(store.read([Scan(STEPS, (), limit=2)])) == [rows[:2]]
+    assert len(stubs(store)) == 2
+
+
+def test_a_move_does_not_bring_back_what_was_deleted_whatever_its_fence_says() -> None:
+    store = tiers(keep=0)
+    fill(store, old_step(0), old_step(1))
+    line = ("tenant", "line")
+    token = run(store._mover._put_up(line))
+    rows = run(store.inner.read([Scan(STEPS, line)]))[0]
+    # Everything is deleted by somebody who looked for fences before there was this one.
+    assert run(store.inner.apply([Delete(STEPS, ())])) is None
+    assert run(store._mover._move(line, token, STEPS, rows)) is False
+    assert run(store.read([Scan(STEPS, ())])) == [[]]

@@ -289,6 +289,4 @@ def _written(batch: Batch, where: str) -> list[Argument]:
             arguments += redis_layout.change(change)
     except UnicodeEncodeError as error:
         raise Invalid(f"a name is no text: {error}", where=where) from error
-    except OverflowError as error:
-        raise Invalid(f"a number is too large: {error}", where=where) from error
     return arguments

@@ -60,11 +60,11 @@ def choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
 
 def without_password(url: str) -> str:
     """A URL as it may be shown: without the password, in the address or in the query."""
-    address, mark, query = url.partition("?")
-    scheme, colon, rest = address.partition("://")
-    if "@" in rest and not rest.startswith("/"):
+    scheme, colon, rest = url.partition("://")
+    if "@" in rest and not rest.startswith("/") and ":" in rest.partition("@")[0]:
         user, _, place = rest.rpartition("@")  # the last one: a password that was not quoted is not shown either
         rest = f"{user.partition(':')[0]}@{place}"
+    rest, mark, query = rest.partition("?")
     pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _secret(pair[0])]
     return f"{scheme}{colon}{rest}{mark if pairs else ''}{urlencode(pairs, quote_via=quote, safe='/:@')}"
 

@@ -450,13 +450,18 @@ class Projector:
 
     async def _is_told(self, line: Line) -> bool:
         """Whether every checkpoint of a thread has its rows: others than the latest may have been saved without."""
-        steps, found = await self._backend.read(
-            [Scan(STEPS, tuple(line), start=("\0",), by="id", bodies=False), Scan(TRANSITIONS, tuple(line))]
+        steps, found, branches = await self._backend.read(
+            [
+                Scan(STEPS, tuple(line), start=("\0",), by="id", bodies=False),
+                Scan(TRANSITIONS, tuple(line)),
+                Scan(BRANCHES, tuple(line)),
+            ]
         )
+        known = Known(None, NO_CHANNELS, 0, {each.branch: each.name for each in map(Branch.of, branches)})
         points = {point.id: point for point in map(Point.of, steps)}  # of each id the last revision
-        told = {str(row.key[2]): row.columns[2:6] for row in found}
-        return told == {
-            id: (each.branch, each.depth, clean_text(each.kind), time_text(each.time)) for id, each in points.items()
+        return {str(row.key[2]): row.columns[1:6] for row in found} == {
+            id: (known.label(each.branch), each.branch, each.depth, clean_text(each.kind), time_text(each.time))
+            for id, each in points.items()
         }
 
     async def build(self, line: Line) -> None:

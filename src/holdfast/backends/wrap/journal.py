@@ -17,14 +17,15 @@ import msgspec
 from holdfast.backends.commits import size_of
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.spaces import JOURNAL, SPACES, Key
-from holdfast.errors import Corrupt
-
-LINE: Key = ("", "journal")
-PIECE = 1 << 20
-"""How many bytes of an entry a row holds."""
+from holdfast.errors import Corrupt, Invalid
 
 _MORE, _END = b"\x00", b"\x01"
 _HEAD = 9
+
+LINE: Key = ("", "journal")
+PIECE = (1 << 20) - _HEAD
+"""How many bytes of an entry a row holds: with its head, what any store takes."""
+
 _SPACES = {space.name: space for space in SPACES}
 
 
@@ -72,7 +73,10 @@ def first(number: int) -> Create:
 
 def write(after: Mark, changes: Sequence[Change], batches: int) -> tuple[list[Change], Mark]:
     """The changes that add an entry, and the mark of its last row."""
-    data = msgspec.msgpack.encode([_flat(change) for change in changes if not isinstance(change, Expect)])
+    try:
+        data = msgspec.msgpack.encode([_flat(change) for change in changes if not isinstance(change, Expect)])
+    except (ValueError, OverflowError, TypeError) as error:
+        raise Invalid(f"a row holds what no store does: {error}") from error
     now = time.time_ns()
     pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
     made: list[Change] = [after.there]

@@ -20,10 +20,10 @@ from holdfast.backends.spaces import JOURNAL, Key, Space
 from holdfast.backends.urls import switch
 from holdfast.backends.wrap import journal
 from holdfast.backends.wrap.beside import read_theirs
-from holdfast.backends.wrap.compare import Difference, read_one
+from holdfast.backends.wrap.compare import read_one
 from holdfast.backends.wrap.pair import Cursor, Identity, cursor_of
 from holdfast.backends.wrap.replicate import PATIENCE, Replicate
-from holdfast.errors import Corrupt, Transient, Unavailable, Uncertain
+from holdfast.errors import Corrupt, HoldfastError, Transient, Uncertain
 
 _log = logging.getLogger("holdfast.copies")
 
@@ -146,8 +146,8 @@ class Mirror(Replicate):
             there = difference.remote is not None and self._is_sound(difference.space, difference.remote)
             if there and not here and (difference.local is not None or difference.damaged):
                 await self._mend([(difference.space, difference.key)], cursor)
-            elif here and not there and difference.remote is not None and difference.local is not None:
-                await self._mend_copy(difference, difference.local, cursor)
+            elif here and not there and difference.remote is not None:
+                await self._mend_copy(difference.space, difference.key, cursor)
         return [difference.told() for difference in found]
 
     def _is_sound(self, space: Space, row: Row) -> bool:
@@ -172,7 +172,7 @@ class Mirror(Replicate):
                 return None
             cursor = await cursor_of(self.remote)
             found = await read_theirs(self.remote, queries)
-        except (Transient, Unavailable, Corrupt) as error:
+        except HoldfastError as error:
             _log.warning("%s: the copy cannot help: %s", self.remote.url, error)
             return None
         if cursor is None or self._unsound(queries, found):
@@ -210,7 +210,7 @@ class Mirror(Replicate):
                     and self._is_sound(space, row)
                     and await self.inner.apply([*unchanged, Put(space, row)]) is None
                 )
-            except (Corrupt, Transient) as error:
+            except HoldfastError as error:
                 _log.warning("%s: a row of %s could not be put right: %s", self.inner.url, space.name, error)
                 mended = False
             self._healed += mended
@@ -218,7 +218,11 @@ class Mirror(Replicate):
             if mended:
                 _log.warning("%s: a row of %s was damaged, and is put right", self.inner.url, space.name)
 
-    async def _mend_copy(self, difference: Difference, row: Row, cursor: Cursor) -> None:
-        if await self.remote.apply([cursor.there, Put(difference.space, row)]) is None:
+    async def _mend_copy(self, space: Space, key: Key, cursor: Cursor) -> None:
+        """Write a row into the copy, if that has got to the cursor, as of which the row is read here."""
+        (last,), rows = await self.inner.read([journal.LAST, Get(space, [key])])
+        if journal.mark_of(last) != cursor.last or not rows or not self._is_sound(space, rows[0]):
+            return
+        if await self.remote.apply([cursor.there, Put(space, rows[0])]) is None:
             self._healed += 1
-            _log.warning("%s: a row of %s was damaged, and is put right", self.remote.url, difference.space.name)
+            _log.warning("%s: a row of %s was damaged, and is put right", self.remote.url, space.name)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.backends.commits import size_of
-from holdfast.backends.port import Backend, Change, Create, Expect, Get, Put, Row
+from holdfast.backends.port import Backend, Create, Expect, Get, Put, Row
 from holdfast.backends.spaces import JOURNAL, SPACES, Key
 from holdfast.backends.wrap import journal
 from holdfast.backends.wrap.beside import is_blank, is_empty, page_of_theirs
@@ -84,26 +84,37 @@ async def attach(local: Backend, remote: Backend, restore: bool) -> Identity:
         # In this order: of a pair that others are making now, the local store has its name before there is a copy.
         cursor = await cursor_of(remote)
         identity, filling = await identity_of(local)
-        if cursor is None and not filling and not await is_blank(remote):
-            if await cursor_of(remote) is None:
-                raise _foreign(remote)
-            continue
-        if identity is None:
-            if cursor is not None:
-                await _may_restore(local, remote, cursor, restore)
-            await _name(local, remote, 0 if cursor is None else cursor.number + 1, filling=cursor is not None)
-            continue
-        if filling:
-            await _restore(local, remote, identity, cursor)
-            continue
-        if cursor is None:
-            ((last,),) = await local.read([journal.LAST])
-            new = Cursor(identity.id, journal.mark_of(last), whole=await is_empty(local))
-            await remote.apply([Create(JOURNAL, new.row)])
-            continue
-        if cursor.id != identity.id:
-            raise not_ours(remote)
-        return identity
+        try:
+            if identity is None:
+                await _begin(local, remote, cursor, restore)
+            elif filling:
+                await _restore(local, remote, identity, cursor)
+            elif cursor is None:
+                await _begin_copy(local, remote, identity)
+            elif cursor.id != identity.id:
+                raise not_ours(remote)
+            else:
+                return identity
+        except Config:
+            if await cursor_of(remote) == cursor and await identity_of(local) == (identity, filling):
+                raise
+            # Others were at it meanwhile, and it may be right by now.
+
+
+async def _begin(local: Backend, remote: Backend, cursor: Cursor | None, restore: bool) -> None:
+    if cursor is not None:
+        await _may_restore(local, remote, cursor, restore)
+    elif not await is_blank(remote):
+        raise _foreign(remote)
+    await _name(local, remote, 0 if cursor is None else cursor.number + 1, filling=cursor is not None)
+
+
+async def _begin_copy(local: Backend, remote: Backend, identity: Identity) -> None:
+    if not await is_blank(remote):
+        raise _foreign(remote)
+    ((last,),) = await local.read([journal.LAST])
+    new = Cursor(identity.id, journal.mark_of(last), whole=await is_empty(local))
+    await remote.apply([Create(JOURNAL, new.row)])
 
 
 async def fill_remote(local: Backend, remote: Backend, cursor: Cursor) -> bool:
@@ -111,7 +122,7 @@ async def fill_remote(local: Backend, remote: Backend, cursor: Cursor) -> bool:
 
     What is written meanwhile is in the journal too, after the cursor; it is then sent once more and ends up the same.
     """
-    async for rows in _pages(local):
+    async for rows in _pages(local, remote):
         if await remote.apply([cursor.there, *rows]) is not None:
             return False
     return await remote.apply([cursor.there, Put(JOURNAL, cursor._replace(whole=True).row)]) is None
@@ -129,7 +140,7 @@ async def _restore(local: Backend, remote: Backend, identity: Identity, cursor: 
     if cursor is None or cursor.id != identity.id:
         raise not_ours(remote)
     filling = Expect(JOURNAL, _IDENTITY, (_FILLING,))
-    async for rows in _pages(remote):
+    async for rows in _pages(remote, local):
         if await local.apply([filling, *rows]) is not None:
             return
     await local.apply([filling, Put(JOURNAL, _identity_row(identity, _READY))])
@@ -165,8 +176,9 @@ def _identity_row(identity: Identity, state: int) -> Row:
     return Row(_IDENTITY, (state,), msgspec.msgpack.encode(identity))
 
 
-async def _pages(backend: Backend) -> AsyncIterator[list[Put]]:
-    """All rows of a store but a wrapper's own, some at a time."""
+async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
+    """All rows of a store but a wrapper's own, as many at a time as another one takes."""
+    most = min(_PAGE_BYTES, into.capabilities.max_batch)
     for space in SPACES:
         after: Key = ()
         while True:
@@ -178,7 +190,7 @@ async def _pages(backend: Backend) -> AsyncIterator[list[Put]]:
                 after = rows[-1].key
             page: list[Put] = []
             for row in rows:
-                if page and size_of(page) + len(row.body) > _PAGE_BYTES:
+                if page and size_of(page) + len(row.body) > most:
                     yield page
                     page = []
                 page.append(Put(space, row))

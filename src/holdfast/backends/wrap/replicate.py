@@ -203,9 +203,15 @@ class Replicate(Wrapper):
         todo = [(place, cast(Outgoing, batch)) for place, batch in enumerate(batches) if batch]
         todo = [(place, batch) for place, batch in todo if batch.number is None]
         while todo:
-            merged = Merged(_BYTES)
+            # What is made here as one gets to the copy as one.
+            merged = Merged(min(_BYTES, self.capabilities.max_batch))
             count = next((n for n, (_, batch) in enumerate(todo) if not merged.take(batch)), len(todo))
-            self._make(todo[:count], answers)
+            try:
+                self._make(todo[:count], answers)
+            except Exception as error:  # noqa: BLE001 - the answer to all but those that were made before
+                left = [place for place, batch in todo if batch.number is None and place not in answers]
+                answers.update((place, again(error)) for place in left)
+                break
             del todo[:count]
         outcomes.extend(answers.get(place) for place in range(len(batches)))
 
@@ -215,10 +221,10 @@ class Replicate(Wrapper):
             changes = [change for _, batch in group for change in batch]
             entry: list[Change] = []
             mark: Mark | None = None
-            if not all(isinstance(change, Expect) for change in changes):
-                self._last = self._last or self._find_last()
-                entry, mark = journal.write(self._last, changes, len(group))
             try:
+                if not all(isinstance(change, Expect) for change in changes):
+                    self._last = self._last or self._find_last()
+                    entry, mark = journal.write(self._last, changes, len(group))
                 refused = run(self.inner.apply([*changes, *entry]))
             except HoldfastError as error:
                 self._last = None

@@ -236,7 +236,7 @@ class Sender:
                 return rows
 
     def _send(self, cursor: Cursor, rows: list[Row]) -> None:
-        merged = Merged(_BYTES)
+        merged = Merged(min(_BYTES, self._identity.max_batch))
         last: Entry | None = None
         for entry in journal.entries(rows, self._local.url):
             if not merged.take(entry.changes):

@@ -44,7 +44,7 @@ from holdfast.backends.wrap.beside import is_blank, move_theirs, page_of_theirs,
 from holdfast.backends.wrap.stubs import EXTRA, MOVED, Stub, given, kept, stub_in
 from holdfast.backends.wrap.tiers_moving import FENCES, Line, Mover, fence
 from holdfast.backends.wrap.urls import age, compose, open_parts, parts_of
-from holdfast.errors import Config, Corrupt, Denied, Transient, Unavailable
+from holdfast.errors import Config, Corrupt, HoldfastError
 
 _log = logging.getLogger("holdfast.tiers")
 
@@ -142,7 +142,8 @@ class Tiers(Wrapper):
 
     async def _return(self, rows: list[tuple[Space, Row, bytes]]) -> None:
         """Have bodies in the hot store again, if they are few: whoever reads them all will not soon do so again."""
-        if not self._bring_back or len(rows) > _FEW:
+        size = sum(len(body) + EXTRA for _, _, body in rows)
+        if not self._bring_back or len(rows) > _FEW or size > self.inner.capabilities.max_batch:
             return
         once = {(space.name, row.key): (space, row, body) for space, row, body in rows}
         lines: dict[Line, list[tuple[Space, Row, bytes]]] = {}
@@ -152,7 +153,7 @@ class Tiers(Wrapper):
         for line, moved in lines.items():
             try:
                 await self._mover.bring_back(line, moved)
-            except (Transient, Denied) as error:
+            except HoldfastError as error:
                 _log.warning("%s: what was read stays in the cold store: %s", self.inner.url, error)
 
     # Writing
@@ -185,7 +186,7 @@ class Tiers(Wrapper):
         for part in {tuple(prefix) for prefix in deleted if len(prefix) <= 2}:
             try:
                 await self._mover.sweep_all(part)
-            except (Transient, Unavailable) as error:
+            except HoldfastError as error:  # the deletion itself is made, and nobody may be told otherwise
                 self._left += 1
                 _log.warning("%s: deleted, but not here yet; tidy will do it: %s", self.cold.url, error)
 

@@ -74,13 +74,12 @@ class Mover:
         token = await self._put_up(line)
         queries = [Get(space, [row.key]) for space, row, _ in rows]
         found = await self._hot.read(queries)
-        back = [
-            Put(space, row._replace(body=body))
-            for (space, row, body), now in zip(rows, found, strict=True)
-            if now == [row]
-        ]
+        back: list[Change] = []
+        for (space, row, body), now in zip(rows, found, strict=True):
+            if now == [row]:
+                back += [Expect(space, row.key, row.columns), Put(space, row._replace(body=body))]
         if await self._hot.apply([_stands(line, token), *back, Delete(JOURNAL, fence(line))]) is None:
-            self.brought_back += len(back)
+            self.brought_back += len(back) // 2
 
     async def _move_line(self, line: Line) -> None:
         cutoff = time.time_ns() - int(self._after * 1e9)
@@ -136,7 +135,8 @@ class Mover:
                 out, stubs, size = [], [], 0
             stub = stub_for(body)
             out.append(Create(OBJECTS, Row(stub.key(row.key), (), body)))
-            stubs.append(Put(space, row._replace(body=stub.body)))
+            # Expected as well: where everything was deleted, no fence was known that had to be taken down.
+            stubs += [Expect(space, row.key, row.columns), Put(space, row._replace(body=stub.body))]
             size += len(body)
         return await self._switch(line, token, out, stubs)
 
@@ -147,7 +147,7 @@ class Mover:
         await self._cold.apply(out)
         if await self._hot.apply([_stands(line, token), *stubs]) is not None:
             return False
-        self.moved += len(stubs)
+        self.moved += len(out)
         return True
 
     async def _put_up(self, line: Line) -> int:
