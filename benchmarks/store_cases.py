@@ -18,7 +18,7 @@ import holdfast
 from benchmarks.measure import Figure, in_turns, percentiles
 from holdfast.backends.port import Batch, Create
 from holdfast.backends.spaces import LINES, STEPS
-from holdfast.backends.sqlite_files import checksum_vfs
+from holdfast.backends.sqlite.files import checksum_vfs
 from holdfast.backends.wrap import Wrapper
 from holdfast.backends.wrap.counting import Counting
 from holdfast.engine.core import Engine

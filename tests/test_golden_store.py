@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.backends.port import Backend, Put, Row, Scan
 from holdfast.backends.spaces import JOURNAL, READABLE, SPACES
-from holdfast.backends.sqlite_layout import schema
+from holdfast.backends.sqlite.layout import schema
 from holdfast.checkpointer import Checkpointer
 from holdfast.engine.drivers import run
 from holdfast.store import Store

@@ -21,9 +21,9 @@ from pymongo.database import Database
 from pymongo.driver_info import DriverInfo
 
 import holdfast
-from holdfast.backends import mongodb_uploads
 from holdfast.backends.mongodb import MongoDB
-from holdfast.backends.mongodb_groups import Group
+from holdfast.backends.mongodb import uploads as mongodb_uploads
+from holdfast.backends.mongodb.groups import Group
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import LINES, METADATA, NODES, OBJECTS, STEPS, Space

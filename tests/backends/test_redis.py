@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.port import Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.redis import MAX_BODY, Redis
-from holdfast.backends.redis_layout import read_words, words
+from holdfast.backends.redis import Redis
+from holdfast.backends.redis.backend import MAX_BODY
+from holdfast.backends.redis.layout import read_words, words
 from holdfast.backends.spaces import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.backends.waiting import run
 from holdfast.errors import Corrupt, Invalid, TooLarge

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends.redis_cache import RedisRoom
+from holdfast.backends.redis.cache import RedisRoom
 from holdfast.backends.waiting import run
 from holdfast.backends.wrap.cache_room import Room
 from holdfast.errors import Config, Transient, Unavailable

@@ -27,7 +27,7 @@ from holdfast.backends.commits import Outcome
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Create, Delete, Get, Put, Scan
 from holdfast.backends.redis import Redis
-from holdfast.backends.redis_links import Links, address
+from holdfast.backends.redis.links import Links, address
 from holdfast.backends.spaces import NODES, STEPS
 from holdfast.backends.waiting import run
 from holdfast.errors import Config, Denied, HoldfastError, Transient, Unavailable, Uncertain

@@ -15,12 +15,12 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.backends import sqlite_files
 from holdfast.backends.port import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
 from holdfast.backends.sqlite import SQLite
-from holdfast.backends.sqlite_files import checksum_vfs
-from holdfast.backends.sqlite_layout import APPLICATION_ID, STATEMENTS, order, schema
+from holdfast.backends.sqlite import files as sqlite_files
+from holdfast.backends.sqlite.files import checksum_vfs
+from holdfast.backends.sqlite.layout import APPLICATION_ID, STATEMENTS, order, schema
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Config, Corrupt, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Unsupported
 from holdfast.testing.conformance import BackendConformance, Stores

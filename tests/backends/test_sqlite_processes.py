@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends import sqlite_connections
 from holdfast.backends.port import Create, Row, Scan
 from holdfast.backends.spaces import NODES
 from holdfast.backends.sqlite import SQLite
+from holdfast.backends.sqlite import connections as sqlite_connections
 from holdfast.engine.drivers import run
 
 PRELUDE = """

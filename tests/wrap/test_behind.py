@@ -565,7 +565,7 @@ def test_what_cannot_be_written_down_fails_nobody_else() -> None:
 
 
 def test_batches_together_are_no_more_than_the_copy_takes() -> None:
-    remote = Small()
+    remote = Faults(Small(), [Fault("apply", 1, down, times=3)])  # until all of them wait
     store = paired(Memory(), remote)
     assert isinstance(store, Behind)
     batches: list[list[Change]] = [

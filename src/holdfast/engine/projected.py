@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Delete, Put, Row, Scan
-from holdfast.backends.spaces import AGENT_STATES, CONVERSATIONS, STATE_VALUES, STEPS, Json, Key, Scalar, Space
+from holdfast.backends.port import Backend, Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.spaces import (
+    AGENT_STATES,
+    CONVERSATIONS,
+    METADATA,
+    STATE_VALUES,
+    STEPS,
+    TRANSITIONS,
+    Json,
+    Key,
+    Scalar,
+    Space,
+)
 from holdfast.codec.plainform import to_plain
 from holdfast.engine.lines import MAIN
 from holdfast.engine.readable import CAP, key_text, to_text
@@ -165,3 +176,43 @@ def same_columns(space: Space, wanted: Sequence[Scalar], there: Sequence[Scalar]
         if one != other and not (kind is Json and json.loads(str(one)) == json.loads(str(other))):
             return False
     return True
+
+
+async def without(backend: Backend, line: Line, gone: Set[str], branches: Iterable[Branch]) -> list[Change]:
+    """The changes that go together with the pruning of steps, whether or not rows are written here.
+
+    `branches` are those that are left.
+
+    If the checkpoint goes that is shown, nothing is shown of the thread until `Projector.follow`.
+    """
+    heads, transitions, values, talk = await backend.read(
+        [
+            Get(AGENT_STATES, [tuple(line)]),
+            Scan(TRANSITIONS, tuple(line)),
+            Scan(STATE_VALUES, tuple(line)),
+            Scan(CONVERSATIONS, tuple(line)),
+        ]
+    )
+    rows = Rows(line)
+    rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
+    if not heads and not transitions:
+        return rows.changes
+    left = Known(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
+    for row in transitions:
+        if row.key[2] in gone:
+            rows.changes += (Delete(TRANSITIONS, row.key), Delete(METADATA, row.key))
+            continue
+        parent, branch, number, *rest = row.columns
+        now = ("" if parent in gone else parent, left.label(int(number)))
+        if now != (parent, branch):
+            rows.put(TRANSITIONS, row.key[2:], *now, number, *rest)
+    if not heads or heads[0].columns[0] in gone:
+        return rows.changes + nothing_shown(line)
+    head = heads[0].columns
+    if head[1] in gone:
+        rows.put(AGENT_STATES, (), head[0], "", *head[2:6], int(head[6]) + 1)
+    for space, found, place in ((STATE_VALUES, values, 2), (CONVERSATIONS, talk, 3)):
+        for row in found:
+            if row.columns[place] in gone:
+                rows.put(space, row.key[2:], *row.columns[:place], "", *row.columns[place + 1 :])
+    return rows.changes

@@ -10,10 +10,10 @@ the thread in `agent_states` is as it was when the rows were looked at; so of tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 
-from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.port import Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import (
     AGENT_STATES,
     BRANCHES,
@@ -554,45 +554,6 @@ class Projector:
         return Point.of(found[0]) if found else None
 
     # When steps go --------------------------------------------------------------------------------------------
-
-    async def pruned(self, line: Line, gone: Set[str], branches: Iterable[Branch]) -> list[Change]:
-        """The changes that go together with the pruning of steps, whether or not rows are written here.
-
-        `branches` are those that are left.
-
-        If the checkpoint goes that is shown, nothing is shown of the thread until `follow`.
-        """
-        heads, transitions, values, talk = await self._backend.read(
-            [
-                Get(AGENT_STATES, [tuple(line)]),
-                Scan(TRANSITIONS, tuple(line)),
-                Scan(STATE_VALUES, tuple(line)),
-                Scan(CONVERSATIONS, tuple(line)),
-            ]
-        )
-        rows = Rows(line)
-        rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
-        if not heads and not transitions:
-            return rows.changes
-        left = Known(None, NO_CHANNELS, 0, {each.branch: each.name for each in branches})
-        for row in transitions:
-            if row.key[2] in gone:
-                rows.changes += (Delete(TRANSITIONS, row.key), Delete(METADATA, row.key))
-                continue
-            parent, branch, number, *rest = row.columns
-            now = ("" if parent in gone else parent, left.label(int(number)))
-            if now != (parent, branch):
-                rows.put(TRANSITIONS, row.key[2:], *now, number, *rest)
-        if not heads or heads[0].columns[0] in gone:
-            return rows.changes + nothing_shown(line)
-        head = heads[0].columns
-        if head[1] in gone:
-            rows.put(AGENT_STATES, (), head[0], "", *head[2:6], int(head[6]) + 1)
-        for space, found, place in ((STATE_VALUES, values, 2), (CONVERSATIONS, talk, 3)):
-            for row in found:
-                if row.columns[place] in gone:
-                    rows.put(space, row.key[2:], *row.columns[:place], "", *row.columns[place + 1 :])
-        return rows.changes
 
     async def follow(self, line: Line) -> None:
         """Show a thread's latest checkpoint, if that is not what is shown."""

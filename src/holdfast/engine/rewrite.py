@@ -16,6 +16,7 @@ from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REF
 from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
+from holdfast.engine.projected import without
 from holdfast.engine.projection import Projector
 from holdfast.engine.records import (
     Branch,
@@ -200,7 +201,7 @@ class Rewriter:
         changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(map(bytes, unused)))  # type: ignore[arg-type]
         deleted = {each.prefix[2:] for each in switched if isinstance(each, Delete) and each.space is BRANCHES}
         left = [branch for branch in walk.branches[1:] if (branch.branch,) not in deleted]
-        return changes + await self._projector.pruned(line, gone, left)
+        return changes + await without(self._backend, line, gone, left)
 
     async def _sweep(self, line: Line, info: Info, lease: Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""

@@ -229,7 +229,7 @@ async def _shared_room(url: str) -> Room:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
         raise Config("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
     try:
-        from holdfast.backends.redis_cache import RedisRoom
+        from holdfast.backends.redis.cache import RedisRoom
     except ModuleNotFoundError as error:
         raise Config(
             f"a cache in Redis needs {error.name}, which is not installed",

@@ -17,14 +17,14 @@ from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
 from holdfast.backends.commits import Outcome
-from holdfast.backends.mongodb_abandoned import DRIVER
-from holdfast.backends.mongodb_commits import Committer
-from holdfast.backends.mongodb_documents import Document
-from holdfast.backends.mongodb_errors import errors_of, translated
-from holdfast.backends.mongodb_groups import MAX_BATCH, MAX_BODY
-from holdfast.backends.mongodb_layout import Layout
-from holdfast.backends.mongodb_reads import answer
-from holdfast.backends.mongodb_upkeep import damage, size, tidy
+from holdfast.backends.mongodb.abandoned import DRIVER
+from holdfast.backends.mongodb.commits import Committer
+from holdfast.backends.mongodb.documents import Document
+from holdfast.backends.mongodb.errors import errors_of, translated
+from holdfast.backends.mongodb.groups import MAX_BATCH, MAX_BODY
+from holdfast.backends.mongodb.layout import Layout
+from holdfast.backends.mongodb.reads import answer
+from holdfast.backends.mongodb.upkeep import damage, size, tidy
 from holdfast.backends.network import TIMEOUT, Network, Stamp
 from holdfast.backends.port import Batch, Capabilities, Query, Row
 from holdfast.errors import Config

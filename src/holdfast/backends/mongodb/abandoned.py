@@ -11,8 +11,8 @@ import logging
 
 from pymongo.errors import OperationFailure
 
-from holdfast.backends.mongodb_documents import Document
-from holdfast.backends.mongodb_layout import Layout
+from holdfast.backends.mongodb.documents import Document
+from holdfast.backends.mongodb.layout import Layout
 
 _log = logging.getLogger("holdfast.mongodb")
 

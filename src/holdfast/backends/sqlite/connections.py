@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.backends import sqlite_files
-from holdfast.backends.sqlite_files import Settings
+from holdfast.backends.sqlite import files
+from holdfast.backends.sqlite.files import Settings
 from holdfast.errors import Unavailable
 
 T = TypeVar("T")
@@ -50,14 +50,14 @@ class Connections:
 
     def open_writer(self) -> apsw.Cursor:
         """The first connection: looks whose file it is, and makes it."""
-        self._writer = sqlite_files.writer(self._settings, create=True)
+        self._writer = files.writer(self._settings, create=True)
         return self._writer
 
     def writer(self) -> apsw.Cursor:
         """The connection for writing."""
         if self._writer is None:
             self._raise_trouble()
-            self._writer = sqlite_files.writer(self._settings)
+            self._writer = files.writer(self._settings)
         return self._writer
 
     def drop_writer(self) -> None:
@@ -92,7 +92,7 @@ class Connections:
         """A connection for a thread, until `give_back`."""
         idle = self._take(thread)
         if idle is None:
-            idle = self._lent[thread] = sqlite_files.reader(self._settings)
+            idle = self._lent[thread] = files.reader(self._settings)
         return idle
 
     def _take(self, thread: int) -> apsw.Cursor | None:

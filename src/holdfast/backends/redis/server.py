@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
-from holdfast.backends.redis_links import Links
+from holdfast.backends.redis.links import Links
 
 
 class Server(NamedTuple):

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from holdfast.backends.port import Call
-from holdfast.backends.redis_links import address
+from holdfast.backends.redis.links import address
 from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import Config, Transient, Unavailable
 

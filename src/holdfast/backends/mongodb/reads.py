@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from bson import MaxKey
 from pymongo.asynchronous.client_session import AsyncClientSession
 
-from holdfast.backends.mongodb_documents import PARTS, Document, order_of, pipeline, row_of
-from holdfast.backends.mongodb_layout import Collection, Layout
+from holdfast.backends.mongodb.documents import PARTS, Document, order_of, pipeline, row_of
+from holdfast.backends.mongodb.layout import Collection, Layout
 from holdfast.backends.port import Get, Query, Row, Scan
 from holdfast.errors import Corrupt
 

@@ -26,7 +26,6 @@ from urllib.parse import parse_qsl, unquote
 
 import apsw
 
-from holdfast.backends import sqlite_errors
 from holdfast.backends.commits import CommitQueue, Outcome
 from holdfast.backends.port import (
     Backend,
@@ -43,9 +42,10 @@ from holdfast.backends.port import (
     Row,
     Scan,
 )
-from holdfast.backends.sqlite_connections import Connections
-from holdfast.backends.sqlite_files import Patience, Settings
-from holdfast.backends.sqlite_layout import STATEMENTS
+from holdfast.backends.sqlite import errors
+from holdfast.backends.sqlite.connections import Connections
+from holdfast.backends.sqlite.files import Patience, Settings
+from holdfast.backends.sqlite.layout import STATEMENTS
 from holdfast.errors import Config, Unavailable
 
 T = TypeVar("T")
@@ -121,10 +121,10 @@ class SQLite(Backend):
                 self._write_log_back(connections.open_writer().connection)
             except apsw.Error as error:
                 connections.drop_writer()
-                if sqlite_errors.breaks_store(error):
+                if errors.breaks_store(error):
                     _failed.add(self._settings.path)
-                    raise sqlite_errors.broken(error, self.url) from error
-                raise sqlite_errors.translate_opening(error, self.url) from error
+                    raise errors.broken(error, self.url) from error
+                raise errors.translate_opening(error, self.url) from error
 
     def _write_log_back(self, connection: apsw.Connection) -> None:
         """Empty the log of whoever used the file last.
@@ -137,7 +137,7 @@ class SQLite(Backend):
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             _failed.discard(self._settings.path)
-        except sqlite_errors.BUSY:
+        except errors.BUSY:
             if failed:
                 raise
         finally:
@@ -164,10 +164,10 @@ class SQLite(Backend):
         try:
             try:
                 return self._read_once(action, argument)
-            except sqlite_errors.BUSY as error:
+            except errors.BUSY as error:
                 return self._patience.insist(lambda: self._read_once(action, argument), began, error)
-        except (apsw.Error, *sqlite_errors.INPUT) as error:
-            raise sqlite_errors.translate(error, self.url) from error
+        except (apsw.Error, *errors.INPUT) as error:
+            raise errors.translate(error, self.url) from error
 
     def _read_once(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
         connections = self._connections
@@ -197,7 +197,7 @@ class SQLite(Backend):
                     return
                 try:
                     cursor.execute("BEGIN IMMEDIATE")
-                except sqlite_errors.BUSY as error:
+                except errors.BUSY as error:
                     self._patience.insist(lambda: cursor.execute("BEGIN IMMEDIATE"), began, error)
                 if len(batches) == 1:
                     outcome = self._apply(cursor, batches[0])
@@ -224,8 +224,8 @@ class SQLite(Backend):
             for place, change in enumerate(batch):
                 if not _make(cursor, change):
                     return place
-        except sqlite_errors.INPUT as error:
-            return sqlite_errors.translate(error, self.url)
+        except errors.INPUT as error:
+            return errors.translate(error, self.url)
         return None
 
     def _apply_guarded(self, cursor: apsw.Cursor, batch: Batch) -> Outcome:
@@ -241,18 +241,18 @@ class SQLite(Backend):
 
     def _failure(self, cursor: apsw.Cursor, error: apsw.Error) -> Exception:
         """The answer to a group that failed, which is then rolled back for sure, or the end of the store."""
-        if not sqlite_errors.breaks_store(error):
+        if not errors.breaks_store(error):
             try:
                 if cursor.connection.in_transaction:
                     cursor.execute("ROLLBACK")
-                return sqlite_errors.translate(error, self.url)
+                return errors.translate(error, self.url)
             except apsw.Error as second:
                 error = second
         return self._break(error)
 
     def _break(self, error: apsw.Error) -> Exception:
         """A flush that failed is never tried again: the system may have forgotten what it did not write."""
-        answer = sqlite_errors.broken(error, self.url)
+        answer = errors.broken(error, self.url)
         _failed.add(self._settings.path)
         self._connections.end(answer.what, answer.hint)
         self._connections.drop_writer()
@@ -267,7 +267,7 @@ class SQLite(Backend):
                 # Readers that overlap without end would let it grow without end: wait a moment for them.
                 connection.set_busy_handler(Patience(0.1))
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-        except (*sqlite_errors.BUSY, apsw.FullError):
+        except (*errors.BUSY, apsw.FullError):
             pass  # the log stays as it is, and grows until the next time
         except apsw.Error as error:
             self._break(error)
@@ -398,7 +398,7 @@ def _check(cursor: apsw.Cursor, with_checksums: bool) -> list[str]:
     try:
         found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check") if row != ("ok",)]
     except apsw.Error as error:
-        if not sqlite_errors.is_damage(error):
+        if not errors.is_damage(error):
             raise
         found = [f"a page is damaged, and checking ended there: {error}"]
     if with_checksums and cursor.execute("PRAGMA checksum_verification").get != "1":

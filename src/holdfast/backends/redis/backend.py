@@ -26,14 +26,14 @@ from typing import Any
 
 from redis import exceptions
 
-from holdfast.backends import redis_errors, redis_layout
 from holdfast.backends.commits import Outcome
 from holdfast.backends.network import TIMEOUT, Interrupted, Network, Stamp
 from holdfast.backends.port import Batch, Capabilities, Query, Row
-from holdfast.backends.redis_layout import SHAPES, Argument, Shape
-from holdfast.backends.redis_links import Command, Links, address
-from holdfast.backends.redis_scripts import CHECKING, COMMITTING, OPEN, READING
-from holdfast.backends.redis_server import Server, ask_server
+from holdfast.backends.redis import errors, layout
+from holdfast.backends.redis.layout import SHAPES, Argument, Shape
+from holdfast.backends.redis.links import Command, Links, address
+from holdfast.backends.redis.scripts import CHECKING, COMMITTING, OPEN, READING
+from holdfast.backends.redis.server import Server, ask_server
 from holdfast.backends.urls import choice, number, split_options, whole, without_password
 from holdfast.errors import Config, HoldfastError, Invalid
 
@@ -158,7 +158,7 @@ class Redis(Network):
             arguments += _understood(query, self.url)
         async with self._reading:
             answers = await self._links.read(READING, [self._store], arguments)
-        return [redis_layout.found(query, *answers[3 * place : 3 * place + 3]) for place, query in enumerate(queries)]
+        return [layout.found(query, *answers[3 * place : 3 * place + 3]) for place, query in enumerate(queries)]
 
     async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
         arguments: list[Argument] = [self._id, f"{stamp.client}:{stamp.slot}", stamp.number, _REMEMBERED]
@@ -260,7 +260,7 @@ class Redis(Network):
         answers = await self._links.ask(*commands)
         for answer in answers:
             if isinstance(answer, exceptions.RedisError):
-                raise redis_errors.answered(answer, self.url) from answer
+                raise errors.answered(answer, self.url) from answer
         return answers
 
 
@@ -276,7 +276,7 @@ def _prefix(url: str, value: object) -> str:
 
 def _understood(query: Query, where: str) -> list[Argument]:
     try:
-        return redis_layout.query(query)
+        return layout.query(query)
     except UnicodeEncodeError as error:
         raise Invalid(f"a name is no text: {error}", where=where) from error
 
@@ -286,7 +286,7 @@ def _written(batch: Batch, where: str) -> list[Argument]:
     arguments: list[Argument] = [len(batch)]
     try:
         for change in batch:
-            arguments += redis_layout.change(change)
+            arguments += layout.change(change)
     except UnicodeEncodeError as error:
         raise Invalid(f"a name is no text: {error}", where=where) from error
     return arguments

@@ -11,10 +11,10 @@ import secrets
 
 from bson import Binary
 
-from holdfast.backends.mongodb_documents import Document, id_of
-from holdfast.backends.mongodb_groups import PART, Group
-from holdfast.backends.mongodb_layout import Layout
-from holdfast.backends.mongodb_reads import parts_of
+from holdfast.backends.mongodb.documents import Document, id_of
+from holdfast.backends.mongodb.groups import PART, Group
+from holdfast.backends.mongodb.layout import Layout
+from holdfast.backends.mongodb.reads import parts_of
 
 _OLD = 24 * 3600 * 1000
 """After how many milliseconds an upload that nobody refers to is given up."""

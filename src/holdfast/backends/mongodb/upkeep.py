@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.backends.mongodb_documents import Document, under
-from holdfast.backends.mongodb_layout import Layout
-from holdfast.backends.mongodb_reads import Question, find
-from holdfast.backends.mongodb_uploads import sweep
+from holdfast.backends.mongodb.documents import Document, under
+from holdfast.backends.mongodb.layout import Layout
+from holdfast.backends.mongodb.reads import Question, find
+from holdfast.backends.mongodb.uploads import sweep
 from holdfast.backends.spaces import SPACES
 
 

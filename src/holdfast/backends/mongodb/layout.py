@@ -21,7 +21,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
-from holdfast.backends.mongodb_documents import Document, index_fields
+from holdfast.backends.mongodb.documents import Document, index_fields
 from holdfast.backends.spaces import SPACES, Space
 from holdfast.errors import Config
 

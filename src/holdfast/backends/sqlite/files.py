@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 import apsw
 import apsw.sqlite_extra
 
-from holdfast.backends.sqlite_errors import BUSY
-from holdfast.backends.sqlite_layout import APPLICATION_ID, VERSION, schema
+from holdfast.backends.sqlite.errors import BUSY
+from holdfast.backends.sqlite.layout import APPLICATION_ID, VERSION, schema
 from holdfast.errors import Config, Corrupt, Denied, Unsupported
 
 T = TypeVar("T")

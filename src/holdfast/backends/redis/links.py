@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from redis import exceptions
 from redis.asyncio.connection import Connection, parse_url
 
-from holdfast.backends import redis_errors
 from holdfast.backends.network import Interrupted
-from holdfast.backends.redis_scripts import Script
+from holdfast.backends.redis import errors
+from holdfast.backends.redis.scripts import Script
 from holdfast.backends.urls import without_password
 from holdfast.errors import Config
 
@@ -88,9 +88,9 @@ class Links:
         if isinstance(answers[0], exceptions.NoScriptError):
             answers = (await self.ask(("SCRIPT", "LOAD", script.text), call, *after))[1:]
         if isinstance(answers[0], exceptions.RedisError):
-            if redis_errors.says_lost(answers[0]):
+            if errors.says_lost(answers[0]):
                 await self._see_role(*await self.ask(("ROLE",)))  # a replica that begins has nothing, and will have it
-            raise redis_errors.answered(answers[0], self._where) from answers[0]
+            raise errors.answered(answers[0], self._where) from answers[0]
         return answers
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -135,7 +135,7 @@ class Links:
         except (*_BROKEN, exceptions.RedisError) as error:
             self._moved = {}
             await link.disconnect(nowait=True)
-            raise redis_errors.connecting(error, self._where) from error
+            raise errors.connecting(error, self._where) from error
         except BaseException:
             await link.disconnect(nowait=True)
             raise

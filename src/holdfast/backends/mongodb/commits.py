@@ -29,13 +29,13 @@ from pymongo.read_preferences import ReadPreference
 
 from holdfast.backends.commits import Outcome
 from holdfast.backends.conditions import Columns, Effect, Place, judge
-from holdfast.backends.mongodb_abandoned import end_abandoned
-from holdfast.backends.mongodb_documents import BODY, PARTS, Document, document_of, id_of, key_of, row_of, under
-from holdfast.backends.mongodb_errors import DUPLICATE, WRITE_CONFLICT, codes_of
-from holdfast.backends.mongodb_groups import LINE, Group, line_of, lines_of
-from holdfast.backends.mongodb_layout import DURABLE, Layout
-from holdfast.backends.mongodb_reads import Question, find, parts_under
-from holdfast.backends.mongodb_uploads import Uploads
+from holdfast.backends.mongodb.abandoned import end_abandoned
+from holdfast.backends.mongodb.documents import BODY, PARTS, Document, document_of, id_of, key_of, row_of, under
+from holdfast.backends.mongodb.errors import DUPLICATE, WRITE_CONFLICT, codes_of
+from holdfast.backends.mongodb.groups import LINE, Group, line_of, lines_of
+from holdfast.backends.mongodb.layout import DURABLE, Layout
+from holdfast.backends.mongodb.reads import Question, find, parts_under
+from holdfast.backends.mongodb.uploads import Uploads
 from holdfast.backends.network import Interrupted, Stamp
 from holdfast.backends.port import Batch
 from holdfast.backends.spaces import LINES, Key, Space

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
-from holdfast.backends.redis_layout import SHAPES, Shape
+from holdfast.backends.redis.layout import SHAPES, Shape
 
 
 def _shape(shape: Shape) -> str:

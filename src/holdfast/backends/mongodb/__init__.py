@@ -1,0 +1,5 @@
+"""`mongodb://` and `mongodb+srv://`: rows as documents, in a replica set."""
+
+from holdfast.backends.mongodb.backend import MongoDB
+
+__all__ = ["MongoDB"]
