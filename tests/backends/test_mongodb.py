@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 from pymongo import MongoClient, WriteConcern
 
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance import Stores, SyncConformance
 from tests.servers import mongodb
 
 
-class TestMongoDB(BackendConformance):
+class TestMongoDB(SyncConformance):
     @pytest.fixture
     def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
         url = _database()

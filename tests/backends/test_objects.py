@@ -15,7 +15,7 @@ from holdfast.backends.port import Create, Put, Scan
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Denied, Transient, Unavailable
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance import Stores, SyncConformance
 from holdfast.testing.conformance.reads import Reads
 from holdfast.testing.conformance.writes import Writes
 from holdfast.testing.rows import step
@@ -36,7 +36,7 @@ def place(server: str = "s3") -> tuple[str, dict[str, Any]]:
     return f"{url}/{os.getpid()}-{next(NUMBERS)}", options
 
 
-class TestSeaweedFS(BackendConformance):
+class TestSeaweedFS(SyncConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(*place())

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance import Stores, SyncConformance
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
-class TestConformance(BackendConformance):
+class TestConformance(SyncConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied())
 
 
-class TestThroughPgBouncer(BackendConformance):
+class TestThroughPgBouncer(SyncConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied_pooled())

@@ -21,7 +21,7 @@ from holdfast.backends.redis.layout import read_words, words
 from holdfast.backends.spaces import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.backends.waiting import run
 from holdfast.errors import Corrupt, Invalid, TooLarge
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance import Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 from tests.servers import RedisServer, redis
 
@@ -31,7 +31,7 @@ KEYS = st.lists(st.sampled_from([str, int, bytes]), max_size=4).flatmap(
 )
 
 
-class TestConformance(BackendConformance):
+class TestConformance(SyncConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(redis())
@@ -53,7 +53,7 @@ def installed() -> Installed:
 
 if shutil.which("redis-server") is not None:
 
-    class TestInstalledRedis(BackendConformance):
+    class TestInstalledRedis(SyncConformance):
         @pytest.fixture
         def stores(self) -> Stores:
             return Stores(installed().fresh())

@@ -17,6 +17,7 @@ from holdfast.backends.network import Interrupted
 from holdfast.backends.port import Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.shards import core, folding, naming, tidying, transactions, view
 from holdfast.backends.shards.blobs import clock, within
+from holdfast.backends.shards.bodies import Bodies
 from holdfast.backends.spaces import LINES, REFS, SPACES, STEPS
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
@@ -249,6 +250,100 @@ def test_what_was_decided_counts_though_its_writer_died() -> None:
     asyncio.run(main())
 
 
+# What a process learns while it is about to write
+
+
+class Gate:
+    """Holds up the first question of a process that a test tells, until it is opened."""
+
+    def __init__(self, holds: Callable[[str, str], bool]) -> None:
+        self._holds = holds
+        self._open = asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def way(self, asked: str, name: str, ask: Callable[[], Any]) -> Any:
+        """To be given to `Through`."""
+        if not self.reached.is_set() and self._holds(asked, name):
+            self.reached.set()
+            await self._open.wait()
+        return await ask()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_fold_that_others_made_first_is_not_written_as_something_else() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        gate = Gate(lambda asked, name: asked == "get" and name.endswith("birth") and len(blobs.objects) == 3)
+        slow, other = Process(Through(blobs, gate.way)), Process(blobs)
+        slow.core.bodies = Bodies(slow.blobs, 0)  # it has to read what it folds
+        for key in range(3):
+            await slow.apply(Put(STEPS, step(key)))
+        await gate.reached.wait()  # it is about to fold
+        await other.apply(Put(STEPS, step(3)))
+        assert len((await slow.read(Scan(STEPS, ("tenant", "line"))))[0]) == 4
+        gate.open()
+        await slow.lanes.drain()
+        assert sorted(steps(await cold(blobs))) == [0, 1, 2, 3]
+        assert await other.apply(Put(STEPS, step(4))) is None
+        assert sorted(steps(await cold(blobs))) == [0, 1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_a_condition_is_not_taken_for_true_because_a_reader_went_on() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        other = Process(blobs)
+        await other.apply(*both(1))
+        begun = 0
+
+        def holds(asked: str, name: str) -> bool:
+            nonlocal begun
+            begun += asked == "create" and "line=a/log" in name
+            return begun == 2
+
+        gate = Gate(holds)
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create" and begun == 1 and "line=b/log" in name:
+                await other.apply(Put(STEPS, step(5, line="b")))  # so that the parts are then added one by one
+            return await gate.way(asked, name, ask)
+
+        slow = Process(Through(blobs, way))
+        changes = [Create(STEPS, step(9, line="b", body=b"slow")), Put(STEPS, step(9, line="a"))]
+        made = asyncio.ensure_future(slow.apply(*reversed(changes)))
+        await gate.reached.wait()
+        assert await other.apply(Create(STEPS, step(9, line="b", body=b"other"))) is None
+        assert len((await slow.read(Scan(STEPS, ("tenant", "b"))))[0]) == 3
+        gate.open()
+        assert await made == 1
+        assert [row.body for row in await cold(blobs) if row.key[3] == 9] == [b"other"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("prefixes", [[("tenant", "b"), ("tenant", "a")], [("tenant",)]], ids=["lines", "tenant"])
+def test_what_came_in_one_batch_is_deleted_whole_or_not_at_all(prefixes: list[tuple[str, ...]]) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        other = Process(blobs)
+        await other.apply(Put(STEPS, step(0, line="a")))
+        gate = Gate(lambda asked, name: asked == "get" and name.endswith("line=a/birth"))
+        slow = Process(Through(blobs, gate.way))
+        deleted = asyncio.ensure_future(slow.apply(*(Delete(STEPS, prefix) for prefix in prefixes)))
+        await gate.reached.wait()
+        await asyncio.sleep(0.01)  # the other line was looked at
+        assert await other.apply(*both(2)) is None
+        gate.open()
+        assert await deleted is None
+        assert len(await cold(blobs)) in (0, 2)
+
+    asyncio.run(main())
+
+
 # Pauses
 
 
@@ -335,6 +430,23 @@ def test_a_transaction_that_slept_is_uncertain(jumping: Clock) -> None:
 
         with pytest.raises(Uncertain, match="paused"):
             await Process(Through(blobs, way)).apply(*both(1))
+
+    asyncio.run(main())
+
+
+def test_a_batch_about_several_shards_that_slept_is_not_refused_for_its_own_sake(jumping: Clock) -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        await Process(blobs).apply(Put(STEPS, step(0, line="a")))
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create" and "line=a/log" in name:
+                jumping.ahead += 2000.0
+            return await ask()
+
+        changes = [Delete(LINES, ("other",)), Create(STEPS, step(1, line="a"))]
+        assert await Process(Through(blobs, way)).apply(*changes) is None
+        assert sorted(steps(await cold(blobs))) == [0, 1]
 
     asyncio.run(main())
 

@@ -544,7 +544,8 @@ def test_what_was_made_is_not_said_to_have_failed_with_what_came_after_it() -> N
     store = paired(Faults(Memory(), [Fault("apply", 2, down)]), Memory())
     assert isinstance(store, Behind)
     # They write the same row, so they cannot be made as one.
-    made, failed, not_begun = committed(store, *([Put(STEPS, step(body=b"%d" % n))] for n in range(3)))
+    batches: list[list[Change]] = [[Put(STEPS, step(body=b"%d" % n))] for n in range(3)]
+    made, failed, not_begun = committed(store, *batches)
     assert made is None
     assert (type(failed), type(not_begun)) == (Transient, Transient)
     assert [row.body for row in contents(store)["steps"]] == [b"0"]

@@ -141,11 +141,18 @@ class Directory(Blobs):
                     return False
                 except FileNotFoundError:
                     continue  # somebody has just removed the folder, since nothing was in it
-                _flush_folder(target.parent)
+                self._flush_created(target.parent)
                 return True
             raise OSError(errno.EAGAIN, "the folder is removed again and again", str(target.parent))
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)  # after a long pause, another may have swept it
+
+    def _flush_created(self, folder: Path) -> None:
+        """Flush a folder in which something was created: that is there now, whatever hinders."""
+        try:
+            _flush_folder(folder)
+        except OSError as error:
+            raise OSError(errno.EIO, f"{error.strerror}, while a folder was flushed", str(folder)) from error
 
     def _put(self, name: str, data: bytes) -> None:
         temporary = self._write(data)

@@ -93,7 +93,7 @@ class Answers:
             view = await self._core.fresh(folder(names), names)
             await self._core.clear(view)
             draft = Draft(view, id)
-            if await self._core.append(view, draft.entry, draft.bodies):
+            if await self._core.append(view, draft):
                 return
 
     async def shards_under(self, prefix: Key) -> list[Names]:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.network import Interrupted
+from holdfast.errors import HoldfastError, Unavailable
 
 T = TypeVar("T")
 
@@ -106,13 +107,22 @@ class Patient(Blobs):
             except asyncio.CancelledError:
                 sent = True
                 raise
+            if made:
+                return True
             # Also the first time: the driver may have tried twice, or something between it and the storage.
-            return made or await self.get(name, 0, _HEAD) == data[:_HEAD]
+            before, sent = sent, True
+            ours = await self.get(name, 0, _HEAD) == data[:_HEAD]
+            sent = before
+            return ours
 
         try:
             return await self._insist("create", attempt)
         except Interrupted as interrupted:
             raise Interrupted(str(interrupted), sent=sent) from interrupted
+        except HoldfastError as error:
+            if sent and not isinstance(error, Unavailable):
+                raise Interrupted(str(error), sent=True) from error
+            raise
 
     async def put(self, name: str, data: bytes) -> None:
         await self._insist("put", lambda: self._blobs.put(name, data))

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from holdfast.backends.shards import naming
 from holdfast.backends.shards.blobs import Blobs, clock, together
 from holdfast.backends.shards.bodies import Bodies
+from holdfast.backends.shards.entries import Draft
 from holdfast.backends.shards.folding import KEPT, Rest, build, plan
 from holdfast.backends.shards.formats import (
     DECISION,
@@ -329,15 +330,17 @@ class Core:
 
     # Adding to a shard
 
-    async def append(self, view: View, entry: Entry, bodies: Sequence[bytes]) -> bool:
-        """Add an entry to a shard that is as the view says. False where it is not so any more.
+    async def append(self, view: View, draft: Draft) -> bool:
+        """Add an entry to a shard that is as the view was when it was drafted. False where it is not so any more.
 
         Raises `Late` where it was, but perhaps not to what the shard is now.
         """
+        name = draft.name
+        if view.full or view.pending is not None or name != view.next_name():
+            return False  # a reader has met what others did meanwhile
         if not view.token:
-            entry.token = naming.new_life()
-        name = view.next_name()
-        data = encode(ENTRY, entry, bodies)
+            draft.entry.token = naming.new_life()
+        data = encode(ENTRY, draft.entry, draft.bodies)
         made = await self._create(view, name, data)
         if made and name == view.next_name():  # else a reader has met it meanwhile
             self._absorb(view, name, data)
@@ -378,14 +381,15 @@ class Core:
 
     async def fold(self, view: View, removed: bool = False) -> bool:
         """Fold a shard's epoch, which is full; or have that be the end of its life. False if another was first."""
-        planned = plan(view)
+        name, planned = view.next_name(), plan(view)
         bodies = await self.bodies.fetch([view.locate(row) for _, row, _ in planned.carried])
         now = time.time()
         expired = [doomed for doomed in view.doomed if now - doomed.time > self.grace]
         await self.dispose(view.folder, view.token, [name for doomed in expired for name in doomed.names])
         waiting = view.doomed[len(expired) :]
         listed = waiting[max(0, len(waiting) - _LISTED_DOOMED + 1) :]
-        name = view.next_name()
+        if name != view.next_name():
+            return False  # a reader has met another's fold meanwhile
         settled = [settled for settled in view.settled if now - settled.time <= self.grace]
         data = build(view, planned, bodies, now, Rest(listed, settled, removed))
         if not await self._create(view, name, data):

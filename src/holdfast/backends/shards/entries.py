@@ -16,6 +16,8 @@ class Draft:
     """An entry to be, with the bodies that go into it."""
 
     def __init__(self, view: View, transaction: str = "", last: bool = False) -> None:
+        self.name = view.next_name()
+        """Where it goes: what it says was found true of what comes before that."""
         self.entry = Entry(view.names, view.token, secrets.token_bytes(8), transaction, last, False, [], [])
         self.bodies: list[bytes] = []
 

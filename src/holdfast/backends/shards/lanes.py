@@ -124,7 +124,7 @@ class Lanes:
             try:
                 await core.clear(view)
                 outcomes, draft = drafted(view, batches)
-                if await (self._append(view, draft) if draft else self._still(view)):
+                if await (self.append(view, draft) if draft else self._still(view)):
                     return outcomes
                 unborn = not view.token
                 await core.catch_up(view)
@@ -135,9 +135,10 @@ class Lanes:
                 core.forget(view)
                 view = await core.fresh(lane.folder, lane.names)
 
-    async def _append(self, view: View, draft: Draft) -> bool:
+    async def append(self, view: View, draft: Draft) -> bool:
+        """Add an entry to a shard. False where that is not as the view says any more. For one who holds the lock."""
         try:
-            return await self._core.append(view, draft.entry, draft.bodies)
+            return await self._core.append(view, draft)
         except Late as late:
             # It was created, but perhaps under a name that had been freed. Is it part of the shard?
             self._core.forget(view)

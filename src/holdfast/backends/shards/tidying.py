@@ -144,7 +144,7 @@ class Tidying:
 
     async def _ended(self, view: View) -> bool:
         draft = Draft(view, last=True)
-        ended = await self._core.append(view, draft.entry, draft.bodies)
+        ended = await self._core.append(view, draft)
         if not ended:
             await self._core.catch_up(view)  # somebody writes: another time
         return ended

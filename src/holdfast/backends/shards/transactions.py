@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 
 from holdfast.backends.conditions import judge
-from holdfast.backends.port import Batch, Delete, Ensure, Expect
+from holdfast.backends.port import Batch, Delete, Expect
 from holdfast.backends.shards.answers import Answers, Views
 from holdfast.backends.shards.blobs import check_deadline, clock, together
 from holdfast.backends.shards.core import Core
@@ -66,7 +66,7 @@ class Transactions:
                     lane = await stack.enter_async_context(self._lanes.lane(each))
                     await stack.enter_async_context(lane.lock)
                 try:
-                    done, refused = await self._attempt(batch, sorted(names), one_by_one)
+                    done, refused = await self._attempt(batch, sorted(names), wide, one_by_one)
                 except Stale as stale:
                     patience.bear(stale)
                     for each in names:
@@ -79,48 +79,51 @@ class Transactions:
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
             pause, one_by_one = min(2 * pause, _LONGEST_PAUSE), True
 
-    async def _attempt(self, batch: Batch, names: Sequence[Names], one_by_one: bool) -> tuple[bool, int | None]:
+    async def _attempt(
+        self, batch: Batch, names: Sequence[Names], wide: set[Key], one_by_one: bool
+    ) -> tuple[bool, int | None]:
         """Whether it was done, and what came of it."""
         views = dict(zip(names, await together([self._ready(each) for each in names]), strict=True))
 
-        (refused,), effect = judge([batch], Views(views).columns)
-        if refused is not None:
-            # To be refused is also an answer: it has to be right as of one moment.
-            refused = await self._answers.at_once(set(names), lambda at: judge([batch], at.columns)[0][0])
-            return refused is not None, refused
-        conditions = {_names(change.row.key) for change in batch if isinstance(change, Ensure)}
-        conditions |= {_names(change.key) for change in batch if isinstance(change, Expect)}
-        drafts: dict[Names, Draft] = {}
         id = secrets.token_hex(16)
-        for each, view in views.items():
-            draft = Draft(view, id)
-            fill(draft, view, effect)
-            # A condition holds until all is decided, since nobody can write after the part.
-            if draft or each in conditions:
-                drafts[each] = draft
-        return not drafts or await self._make(id, views, drafts, one_by_one), None
+        refused, drafts = _drafted(batch, Views(views), id)
+        if refused is None and any(drafts.values()):
+            return await self._make(id, views, drafts, wide, one_by_one), None
+        # To be refused is also an answer, as is that there is nothing to do: it has to be right as of one moment.
+        refused, drafts = await self._answers.at_once(set(names), lambda at: _drafted(batch, at, id))
+        if refused is not None:
+            return True, refused
+        return not any(drafts.values()) and await self._none_came(wide, names), None
 
     async def _ready(self, names: Names) -> View:
         view = await self._core.fresh(folder(names), names)
         await self._core.clear(view)
         return view
 
-    async def _make(self, id: str, views: dict[Names, View], drafts: dict[Names, Draft], one_by_one: bool) -> bool:
+    async def _none_came(self, wide: set[Key], names: Collection[Names]) -> bool:
+        """Whether there are no more shards than these: one may have come with a batch that these have a part of."""
+        found = [await self._answers.shards_under(prefix) for prefix in wide]
+        return all(each in names for of_one in found for each in of_one)
+
+    async def _make(
+        self, id: str, views: dict[Names, View], drafts: dict[Names, Draft], wide: set[Key], one_by_one: bool
+    ) -> bool:
         """Add the parts, and decide that they count. False if another got in between."""
         core = self._core
         began = clock()
         if len(drafts) == 1:
             ((only, draft),) = drafts.items()
             draft.entry.transaction = ""
-            return await core.append(views[only], draft.entry, draft.bodies)
-        adding = [core.append(views[each], draft.entry, draft.bodies) for each, draft in drafts.items()]
+            return await self._none_came(wide, views) and await self._lanes.append(views[only], draft)
+        adding = [core.append(views[each], draft) for each, draft in drafts.items()]
         try:
-            added = await together(adding, 1 if one_by_one else len(adding))
+            added = all(await together(adding, 1 if one_by_one else len(adding)))
+            whole = added and await self._none_came(wide, views)
         except BaseException:
             # Nobody has to wait for what will not come. If this fails too, they wait, and find out.
             await core.decide(id, made=False)
             raise
-        made = await core.decide(id, all(added))
+        made = await core.decide(id, whole)
         if clock() - began > core.grace / 2:
             raise Uncertain(
                 "this process was paused for so long that it cannot be told whether a batch was made",
@@ -132,6 +135,19 @@ class Transactions:
             if pending is not None and pending.entry.transaction == id:
                 views[each].settle(pending, made)
         return made
+
+
+def _drafted(batch: Batch, at: Views, id: str) -> tuple[int | None, dict[Names, Draft]]:
+    """What becomes of a batch, and its part for each shard.
+
+    There is one also where nothing is to be changed: a condition holds, and what was deleted stays away, until all is
+    decided, since nobody can write after the part.
+    """
+    (refused,), effect = judge([batch], at.columns)
+    drafts = {each: Draft(view, id) for each, view in at.views.items()}
+    for each, draft in drafts.items():
+        fill(draft, at.views[each], effect)
+    return refused, drafts
 
 
 def _names(key: Key) -> Names:

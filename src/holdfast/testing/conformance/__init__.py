@@ -27,8 +27,9 @@ _PARTS = ("histories", "lifetime", "processes", "races", "reads", "values", "wri
 # Before they are imported: so that a failing assertion shows its values, as in any test file.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
+from holdfast.engine.drivers import run  # noqa: E402
 from holdfast.testing.conformance.histories import Histories  # noqa: E402
-from holdfast.testing.conformance.kit import Driven, Stores  # noqa: E402
+from holdfast.testing.conformance.kit import Drive, Driven, Stores  # noqa: E402
 from holdfast.testing.conformance.lifetime import Lifetime  # noqa: E402
 from holdfast.testing.conformance.processes import Processes  # noqa: E402
 from holdfast.testing.conformance.races import Races  # noqa: E402
@@ -36,8 +37,17 @@ from holdfast.testing.conformance.reads import Reads  # noqa: E402
 from holdfast.testing.conformance.values import Values  # noqa: E402
 from holdfast.testing.conformance.writes import Writes  # noqa: E402
 
-__all__ = ["BackendConformance", "Driven", "Stores"]
+__all__ = ["BackendConformance", "Driven", "Stores", "SyncConformance"]
 
 
 class BackendConformance(Reads, Values, Writes, Races, Lifetime, Processes, Histories):
     """All of it. A subclass gives the fixture `stores`."""
+
+
+class SyncConformance(BackendConformance):
+    """All of it, through the sync driver only: for a backend whose way to wait is tested both ways elsewhere."""
+
+    @pytest.fixture
+    def drive(self) -> Drive:
+        """The sync driver."""
+        return run
