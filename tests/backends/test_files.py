@@ -232,6 +232,47 @@ def test_a_folder_that_cannot_be_flushed_makes_no_promise(path: Path, monkeypatc
     run(store.close())
 
 
+def test_a_folder_that_cannot_be_opened_to_be_flushed_makes_no_promise(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    assert run(store.apply([Create(STEPS, step(1))])) is None
+    real_link, real_open, linked = os.link, os.open, False
+
+    def link(*arguments: Any) -> None:
+        nonlocal linked
+        real_link(*arguments)
+        linked = True
+
+    def fail(name: Any, *arguments: Any) -> int:
+        nonlocal linked
+        if linked:
+            linked = False
+            raise OSError(errno.EMFILE, "too many open files")
+        return real_open(name, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", link)
+        patched.setattr(os, "open", fail)
+        with pytest.raises(Unavailable, match="flushed"):
+            run(store.apply([Create(STEPS, step(2))]))
+    run(store.close())
+
+
+def test_a_file_that_another_swept_is_not_missed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        real(source, target)
+        source.unlink()  # as by one who tidies, while this process was paused
+
+    monkeypatch.setattr(os, "link", link)
+    assert run(store.apply([Create(STEPS, step(0))])) is None
+    run(store.close())
+
+
 # Power cuts
 
 

@@ -153,6 +153,21 @@ def test_what_may_have_been_made_is_uncertain(near: Near) -> None:
     assert run(near.read([Get(STEPS, [("t", "l", 0, 0)])])) != [[]]
 
 
+def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(near: Near) -> None:
+    def fail() -> None:
+        near.server.before = refuse
+        raise Interrupted("the line was cut", sent=True)
+
+    def refuse() -> None:
+        raise Config("the server does not let us in")
+
+    near.server.after = fail
+    with pytest.raises(Uncertain, match="does not let us in"):
+        run(near.apply([a_step(0)]))
+    with pytest.raises(Config, match="does not let us in"):
+        run(near.apply([a_step(1)]))
+
+
 def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
     near.server.pause = 60
     began = time.monotonic()

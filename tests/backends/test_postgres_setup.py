@@ -317,9 +317,14 @@ def guarded(url: str, role: str) -> str:
     return as_role(url, role)
 
 
-def test_a_guarded_schema_is_opened_for_a_tenant(guarded: str) -> None:
-    with pytest.raises(Config, match="row-level security"):
+def test_a_guarded_schema_is_opened_for_a_tenant(url: str, role: str, guarded: str) -> None:
+    with pytest.raises(Config, match="row-level security") as caught:
         opened(guarded)
+    deadline = time.monotonic() + 10
+    while sql(url, f"SELECT 1 FROM pg_stat_activity WHERE usename = '{role}'"):
+        assert time.monotonic() < deadline, "a connection was left open"
+        time.sleep(0.01)
+    assert caught.value.hint  # it is still known here, and all that led to it
 
 
 def test_a_tenant_sees_nothing_of_another(url: str, guarded: str) -> None:

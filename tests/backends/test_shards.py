@@ -20,9 +20,9 @@ from holdfast.backends.shards.blobs import clock, within
 from holdfast.backends.shards.bodies import Bodies
 from holdfast.backends.spaces import LINES, REFS, SPACES, STEPS
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
+from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import Ground
-from holdfast.errors import Uncertain
+from holdfast.errors import Denied, Invalid, Uncertain
 from holdfast.testing.conformance import Stores
 from holdfast.testing.conformance.histories import Histories
 from holdfast.testing.conformance.races import Races
@@ -238,6 +238,35 @@ def test_who_was_declared_dead_and_lives_does_it_again() -> None:
     asyncio.run(main())
 
 
+def test_nothing_is_taken_for_void_as_long_as_nobody_has_decided_it() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        await Process(blobs).apply(*both(1))
+        gate = Gate(lambda asked, name: asked == "create" and name.startswith("transactions/"))
+        slow = Process(Through(blobs, gate.way))
+        made = asyncio.ensure_future(slow.apply(*both(2), Create(STEPS, step(7, line="a", body=b"slow"))))
+        await gate.reached.wait()
+        collided = False
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            nonlocal collided
+            if asked == "create" and name.startswith("transactions/") and not collided:
+                collided = True
+                return False  # as S3 answers two that come at the same time
+            if asked == "create" and "line=a" in name:
+                gate.open()
+                await made
+            return await ask()
+
+        other = Process(Through(blobs, way), patience=0.01)
+        won = await other.apply(Create(STEPS, step(7, line="a", body=b"other"))) is None
+        assert collided
+        assert await made == (2 if won else None)
+        assert [row.body for row in await cold(blobs) if row.key[3] == 7] == [b"other" if won else b"slow"]
+
+    asyncio.run(main())
+
+
 def test_what_was_decided_counts_though_its_writer_died() -> None:
     async def main() -> None:
         blobs = InMemory()
@@ -246,6 +275,60 @@ def test_what_was_decided_counts_though_its_writer_died() -> None:
         # The writer is gone; nobody has told the parts. A reader asks what was decided.
         assert {row.body for row in await cold(blobs)} == {b"1"}
         assert sum(name.startswith("transactions/") for name in blobs.objects) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lost", [Interrupted("cut off", sent=True), None], ids=["first", "nothing"])
+def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(lost: Interrupted | None) -> None:
+    async def main() -> None:
+        errors = [lost] if lost is not None else []
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked != "create":
+                return await ask()
+            if errors:
+                await ask()
+                raise errors.pop()
+            raise Denied("the key was withdrawn")
+
+        with pytest.raises(Denied if lost is None else Interrupted) as caught:
+            await Process(Through(InMemory(), way)).apply(Put(STEPS, step(0)))
+        assert lost is None or getattr(caught.value, "sent", None) is True
+
+    asyncio.run(main())
+
+
+def test_whose_object_took_a_name_has_to_be_found_out() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create":
+                await ask()  # by something on the way, that then does it once more
+            elif asked == "get" and blobs.objects:
+                raise Interrupted("cut off")
+            return await ask()
+
+        with pytest.raises(Interrupted) as caught:
+            await Process(Through(blobs, way), timeout=0.2).apply(Put(STEPS, step(0)))
+        assert caught.value.sent
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("bad", [step(1 << 70), step(0, id="\ud800"), step(0, line="\ud800")], ids=["n", "c", "k"])
+def test_a_batch_that_cannot_be_kept_is_refused_by_itself(bad: Row) -> None:
+    async def main() -> None:
+        store = await arun(Double.open(f"blobs://{next(NUMBERS)}"))
+        good = [Create(STEPS, step(key)) for key in range(2, 12)]
+        batches = [*good[:5], Create(STEPS, bad), *good[5:]]
+        made = await asyncio.gather(*(arun(store.apply([each])) for each in batches), return_exceptions=True)
+        assert isinstance(made.pop(5), Invalid)
+        assert made == [None] * 10
+        assert len((await arun(store.read([Scan(STEPS, ("tenant", "line"))])))[0]) == 10
+        await arun(store.close())
+        PLACES.pop(store.url)
 
     asyncio.run(main())
 

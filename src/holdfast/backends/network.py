@@ -143,6 +143,11 @@ class Looped(Backend):
                 sent, why = sent or interrupted.sent, str(interrupted)
             except TimeoutError:
                 sent, why = change, why or "no answer came"
+            except HoldfastError as error:
+                if sent and not isinstance(error, Unavailable | Uncertain):
+                    # It is true of this try only that nothing was made.
+                    raise self._gave_up(str(error), sent) from error
+                raise
             if loop.time() + pause >= deadline:
                 raise self._gave_up(why, sent)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once

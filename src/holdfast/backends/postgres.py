@@ -100,6 +100,7 @@ class Postgres(Network):
         async with self._using() as link:
             self._found = found = await look_or_set_up(link, self._settings)
         if found.guarded and self._settings.tenant is None:
+            self._connections.end()
             raise Config(
                 f"the schema {self._settings.schema!r} has row-level security",
                 where=self.url,

@@ -12,10 +12,11 @@ from holdfast.backends.port import Batch, Capabilities, Query, Row
 from holdfast.backends.shards.answers import Answers
 from holdfast.backends.shards.blobs import Blobs, Patient, within
 from holdfast.backends.shards.core import Core
+from holdfast.backends.shards.formats import check_values
 from holdfast.backends.shards.lanes import Lanes
 from holdfast.backends.shards.tidying import Tidying
 from holdfast.backends.shards.transactions import Transactions, shards_of
-from holdfast.errors import Unavailable
+from holdfast.errors import Invalid, Unavailable
 
 T = TypeVar("T")
 
@@ -129,6 +130,11 @@ class Sharded(Looped):
             opened.under_way.discard(task)
 
     async def _made(self, opened: _Open, batch: Batch) -> int | None:
+        try:
+            check_values(batch)
+        except (TypeError, ValueError, OverflowError) as error:
+            # By itself: in an entry with others, it would keep these from being made.
+            raise Invalid(f"a value does not fit into its column: {error}", where=self.url) from error
         names, wide = shards_of(batch)
         try:
             with within(self._timeout):

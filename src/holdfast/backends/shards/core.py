@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.backends.shards import naming
-from holdfast.backends.shards.blobs import Blobs, clock, together
+from holdfast.backends.shards.blobs import Blobs, check_deadline, clock, together
 from holdfast.backends.shards.bodies import Bodies
 from holdfast.backends.shards.entries import Draft
 from holdfast.backends.shards.folding import KEPT, Rest, build, plan
@@ -191,10 +191,15 @@ class Core:
     async def decide(self, id: str, made: bool) -> bool:
         """Decide whether a transaction counts, unless it was decided; returns what was."""
         name = naming.transaction(id)
-        if await self.blobs.create(name, encode(DECISION, Decision(id, made, secrets.token_bytes(8)))):
-            return made
-        found = await self.decided(id)
-        return False if found is None else found
+        data = encode(DECISION, Decision(id, made, secrets.token_bytes(8)))
+        while not await self.blobs.create(name, data):
+            found = await self.decided(id)
+            if found is not None:
+                return found
+            # Of two that come at the same time, a storage may refuse both: then it is still open.
+            check_deadline()
+            await asyncio.sleep(_POLL)
+        return made
 
     async def clear(self, view: View) -> None:
         """Have a shard ready to be written: nothing open in its last entry, and room in its log."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.backends.port import Batch, Delete, Expect
 from holdfast.backends.spaces import SPACES, Space
 from holdfast.errors import Corrupt, Unsupported
 
@@ -193,6 +194,19 @@ def encode(kind: bytes, what: msgspec.Struct, bodies: Iterable[bytes] = ()) -> b
             stored = smaller
     header = HEADER.pack(_MAGIC, kind, VERSION, len(stored), len(packed), hashlib.sha256(stored).digest())
     return b"".join((header, stored, *bodies))
+
+
+def check_values(batch: Batch) -> None:
+    """Raises one of Python's own errors for a batch with a name or a number that no object can hold."""
+    for change in batch:
+        match change:
+            case Delete(_, prefix):
+                held: tuple[object, ...] = prefix
+            case Expect(_, key, columns):
+                held = (key, columns)
+            case _:
+                held = (change.row.key, change.row.columns)
+        msgspec.msgpack.encode(held, enc_hook=_plain)
 
 
 def base_of(data: bytes, name: str) -> int:

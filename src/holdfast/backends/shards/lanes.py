@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from holdfast.backends.commits import Outcome, again, size_of
+from holdfast.backends.network import Interrupted
 from holdfast.backends.port import Batch
 from holdfast.backends.shards.blobs import check_deadline, within
 from holdfast.backends.shards.core import Core
@@ -142,7 +143,11 @@ class Lanes:
         except Late as late:
             # It was created, but perhaps under a name that had been freed. Is it part of the shard?
             self._core.forget(view)
-            counts = await self._core.counts(await self._core.fresh(view.folder, view.names), late.name, draft.entry)
+            try:
+                now = await self._core.fresh(view.folder, view.names)
+                counts = await self._core.counts(now, late.name, draft.entry)
+            except Interrupted as interrupted:
+                raise Interrupted(str(interrupted), sent=True) from interrupted
             if counts:
                 return True
             if counts is not None:

@@ -84,7 +84,6 @@ class Transactions:
     ) -> tuple[bool, int | None]:
         """Whether it was done, and what came of it."""
         views = dict(zip(names, await together([self._ready(each) for each in names]), strict=True))
-
         id = secrets.token_hex(16)
         refused, drafts = _drafted(batch, Views(views), id)
         if refused is None and any(drafts.values()):
