@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test cover lint format docs bench bench-check torture build lock clean
+.PHONY: help demo test cover lint format docs bench bench-check matrix torture build lock clean
 
 # python3 if it is new enough, else the newest one by name; looked for only when .venv is made.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -47,6 +47,9 @@ bench: $(READY) ## Run the benchmarks and print the figures
 
 bench-check: $(READY) ## Run the benchmarks; fail when a ratio is under its recorded floor
 	$(PY) -m benchmarks.run --check
+
+matrix: $(READY) ## Run the suites on every store, and write what each guarantees into docs/guides/stores.md
+	$(PY) -m tools.matrix
 
 torture: $(READY) ## The long fault and fuzzing runs
 	$(PY) -m pytest -m torture -n auto --hypothesis-profile=torture

@@ -604,6 +604,32 @@ def test_of_a_shard_in_which_nothing_is_left_nothing_stays(jumping: Clock, count
     asyncio.run(main())
 
 
+def test_the_birth_of_the_next_life_is_not_deleted_in_place_of_the_last_ones() -> None:
+    async def main() -> None:
+        blobs = InMemory()
+        other = Process(blobs)
+        birth = naming.birth(naming.folder(("tenant", "line")))
+        await other.apply(Put(STEPS, step(0)))
+        await other.apply(Delete(STEPS, ("tenant", "line")))
+        cut = 0
+
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            nonlocal cut
+            there = birth in blobs.objects
+            answer = await ask()
+            if asked == "delete" and there and birth not in blobs.objects:
+                cut += 1
+                assert await other.apply(Create(STEPS, step(1))) is None
+                raise Interrupted("cut off", sent=True)
+            return answer
+
+        await tidied(Process(Through(blobs, way)), 2)
+        assert cut == 1
+        assert sorted(steps(await cold(blobs))) == [1]
+
+    asyncio.run(main())
+
+
 def test_a_life_whose_end_was_not_finished_is_finished_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         blobs = InMemory()

@@ -156,7 +156,7 @@ class Bucket(Blobs):
             await obstore.delete_async(self._storage, list(names))
         except FileNotFoundError:
             # Some services say so of one that is not there, and the rest is then left. One by one, it is no failure.
-            for name in names:
+            for name in names if len(names) > 1 else ():
                 try:
                     await obstore.delete_async(self._storage, name)
                 except FileNotFoundError:

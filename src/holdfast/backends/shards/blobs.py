@@ -61,6 +61,10 @@ class Blobs(ABC):
     async def delete(self, names: Sequence[str]) -> None:
         """Remove objects. Those that are not there are no failure."""
 
+    async def delete_once(self, name: str) -> None:
+        """Remove an object whose name is then free for another. Whether it was removed is not told."""
+        await self.delete([name])
+
     @abstractmethod
     async def sweep(self, before: float) -> None:
         """Remove what writers that died have left, if it is older than this."""
@@ -139,6 +143,14 @@ class Patient(Blobs):
     async def delete(self, names: Sequence[str]) -> None:
         if names:
             await self._insist("delete", lambda: self._blobs.delete(names))
+
+    async def delete_once(self, name: str) -> None:
+        self.asked["delete"] = self.asked.get("delete", 0) + 1
+        try:
+            async with asyncio.timeout_at(_deadline.get()):
+                await self._blobs.delete([name])
+        except (Interrupted, TimeoutError):
+            return  # not again: if it was removed, it would be the next of that name. Who tidies later sees to it
 
     async def sweep(self, before: float) -> None:
         await self._insist("list", lambda: self._blobs.sweep(before))

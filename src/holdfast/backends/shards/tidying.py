@@ -157,7 +157,7 @@ class Tidying:
         # From here on nobody can go on with this life, nor begin another before its birth is deleted. So what is
         # deleted is this birth, unless this process is paused just here: then it is left to others.
         if clock() - began < _SURELY_AT_ONCE:
-            await self._core.blobs.delete([naming.birth(view.folder)])
+            await self._core.blobs.delete_once(naming.birth(view.folder))
         return True
 
     async def _tidy_remains(self, view: View, times: _Times) -> None:
@@ -171,7 +171,7 @@ class Tidying:
         # Somebody begins a new life; or has ended one, and may still be about to delete its birth.
         ended = [blob.modified for blob in listed if _life(blob.name, view.folder) == view.buried != ""]
         if ended and times.now - max(ended) > max(_SURELY_OVER, times.grace):
-            await blobs.delete([birth])
+            await blobs.delete_once(birth)
 
     async def _delete_unneeded(self, view: View, times: _Times) -> None:
         core = self._core
