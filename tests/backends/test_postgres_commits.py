@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres
-from holdfast.backends.postgres_apply import MAX_LOCKS, lock
-from holdfast.backends.postgres_queries import TOGETHER
-from holdfast.backends.postgres_values import escape, unescape
+from holdfast.backends.postgres.apply import MAX_LOCKS, lock
+from holdfast.backends.postgres.queries import TOGETHER
+from holdfast.backends.postgres.values import escape, unescape
 from holdfast.backends.spaces import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain

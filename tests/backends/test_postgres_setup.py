@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.backends.port import Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres, setup, setup_sql
-from holdfast.backends.postgres_layout import VERSION, tables
+from holdfast.backends.postgres.layout import VERSION, tables
 from holdfast.backends.spaces import LINES, SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Denied, Transient

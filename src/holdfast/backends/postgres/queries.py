@@ -15,9 +15,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from holdfast.backends.port import Get, Query, Row
-from holdfast.backends.postgres_layout import order, quoted
-from holdfast.backends.postgres_link import Statement
-from holdfast.backends.postgres_values import Value, array_of, unescape, value
+from holdfast.backends.postgres.layout import order, quoted
+from holdfast.backends.postgres.link import Statement
+from holdfast.backends.postgres.values import Value, array_of, unescape, value
 from holdfast.backends.spaces import SPACES, Json, Scalar, Space
 
 TOGETHER = 16

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import psycopg
 
-from holdfast.backends.postgres_apply import lock
-from holdfast.backends.postgres_errors import translate_connecting
-from holdfast.backends.postgres_layout import VERSION, quoted, statements
-from holdfast.backends.postgres_link import Link
-from holdfast.backends.postgres_settings import SCHEMA, Settings, settings
-from holdfast.backends.postgres_values import value
+from holdfast.backends.postgres.apply import lock
+from holdfast.backends.postgres.errors import translate_connecting
+from holdfast.backends.postgres.layout import VERSION, quoted, statements
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.settings import SCHEMA, Settings, settings
+from holdfast.backends.postgres.values import value
 from holdfast.errors import Config, HoldfastError, Transient
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.postgres_apply import apply_function
+from holdfast.backends.postgres.apply import apply_function
 from holdfast.backends.spaces import (
     BRANCHES,
     FOLDS,

@@ -14,11 +14,11 @@ import psycopg
 from psycopg import AsyncConnection
 
 from holdfast.backends.network import Interrupted
-from holdfast.backends.postgres_errors import PREPARED, READ_ONLY, translate_connecting
-from holdfast.backends.postgres_layout import OLDEST, quoted
-from holdfast.backends.postgres_link import Link, Look
-from holdfast.backends.postgres_settings import Settings
-from holdfast.backends.postgres_values import value
+from holdfast.backends.postgres.errors import PREPARED, READ_ONLY, translate_connecting
+from holdfast.backends.postgres.layout import OLDEST, quoted
+from holdfast.backends.postgres.link import Link, Look
+from holdfast.backends.postgres.settings import Settings
+from holdfast.backends.postgres.values import value
 from holdfast.errors import Config
 
 _LOOK = """

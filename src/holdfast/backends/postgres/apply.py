@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Put
-from holdfast.backends.postgres_values import (
+from holdfast.backends.postgres.values import (
     NO_NUMBERS,
     Value,
     blobs,
@@ -229,7 +229,7 @@ _ROW_KINDS: dict[type[Change], int] = {Create: _CREATE, Ensure: _ENSURE, Put: _P
 
 
 def pack(batch: Batch) -> Packed:
-    """A batch as arrays. A value that does not fit into its column raises one of `postgres_values.BAD`."""
+    """A batch as arrays. A value that does not fit into its column raises one of `values.BAD`."""
     packed = Packed([], [], [], [], set(), any(isinstance(c, Delete) and len(c.prefix) < 2 for c in batch))
     for change in batch:
         space = change.space

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import psycopg
 
-from holdfast.backends.postgres_layout import quoted, tables
-from holdfast.backends.postgres_link import Link
-from holdfast.backends.postgres_values import Value, value
+from holdfast.backends.postgres.layout import quoted, tables
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.values import Value, value
 
 _TABLES = "FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = $1::text AND c.relkind = 'r'"
 _SIZE = f"SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint {_TABLES}"

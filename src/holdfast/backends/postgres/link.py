@@ -18,7 +18,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from holdfast.backends.postgres_values import Value
+from holdfast.backends.postgres.values import Value
 
 Statement: TypeAlias = tuple[str, Sequence[Value]]
 Found: TypeAlias = list[tuple[Any, ...]]

@@ -21,24 +21,23 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.backends import postgres_upkeep
 from holdfast.backends.commits import Outcome
 from holdfast.backends.network import Asked, Interrupted, Network, Stamp
 from holdfast.backends.port import Batch, Capabilities, Get, Query, Row
-from holdfast.backends.postgres_apply import Packed, arguments, pack
-from holdfast.backends.postgres_connections import Connections
-from holdfast.backends.postgres_errors import bad_value, refused, translate
-from holdfast.backends.postgres_layout import quoted
-from holdfast.backends.postgres_link import Found, Link, Statement
-from holdfast.backends.postgres_queries import TOGETHER, rows, rows_of_all, statement, statement_of_all
-from holdfast.backends.postgres_settings import SCHEMES, Settings, settings
-from holdfast.backends.postgres_setup import Known, look_or_set_up, setup, setup_sql
-from holdfast.backends.postgres_values import BAD, Value, value
+from holdfast.backends.postgres import upkeep
+from holdfast.backends.postgres.apply import Packed, arguments, pack
+from holdfast.backends.postgres.connections import Connections
+from holdfast.backends.postgres.errors import bad_value, refused, translate
+from holdfast.backends.postgres.layout import quoted
+from holdfast.backends.postgres.link import Found, Link, Statement
+from holdfast.backends.postgres.queries import TOGETHER, rows, rows_of_all, statement, statement_of_all
+from holdfast.backends.postgres.settings import SCHEMES, Settings, settings
+from holdfast.backends.postgres.setup import Known, look_or_set_up
+from holdfast.backends.postgres.values import BAD, Value, value
 from holdfast.errors import Config, HoldfastError, Transient, Unavailable
 
 T = TypeVar("T")
 
-__all__ = ["Postgres", "setup", "setup_sql"]
 
 _MAX_BODY = 256 << 20
 """PostgreSQL takes less than 1 GB at a time, and has it in memory more than once."""
@@ -175,15 +174,15 @@ class Postgres(Network):
 
     async def _size(self) -> int:
         async with self._using() as link:
-            return await postgres_upkeep.size(link, self._settings.schema)
+            return await upkeep.size(link, self._settings.schema)
 
     async def _check(self) -> list[str]:
         async with self._using() as link:
-            return await postgres_upkeep.check(link, self._settings.schema)
+            return await upkeep.check(link, self._settings.schema)
 
     async def _tidy(self) -> None:
         async with self._using() as link:
-            await postgres_upkeep.tidy(link, self._settings.schema)
+            await upkeep.tidy(link, self._settings.schema)
 
     @contextlib.asynccontextmanager
     async def _using(self, sent: bool = False) -> AsyncIterator[Link]:
