@@ -32,7 +32,7 @@ def test_a_cancelled_run_goes_on(kind: str, seed: int, tmp_path: Path) -> None:
                 begun = await saver.aget_tuple(on("t"))
                 running = asyncio.create_task(graph.ainvoke(None if begun else {"log": ["in"]}, on("t")))
                 if kind in OTHERS:
-                    await asyncio.sleep(chance.choice([0.0, 0.003, 0.01, 0.03]))  # a server takes its time to get anywhere
+                    await asyncio.sleep(chance.choice([0.0, 0.003, 0.01, 0.03]))  # a server takes its time
                 for _ in range(chance.randrange(60)):
                     await asyncio.sleep(0)
                 running.cancel()
