@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import holdfast
 from holdfast.engine.drivers import run
@@ -17,6 +18,10 @@ from tests.engine.test_kills import rounds
 from tests.langgraph.test_conformance import TESTS, report_on
 from tests.servers.places import COMPOSED, KINDS, REMOTE, place
 from tests.servers.rigs import rig
+
+# Random histories on every store take long; each store's own tests follow more of them.
+settings.register_profile("matrix", settings(deadline=None, derandomize=True, max_examples=25))
+settings.load_profile("matrix")
 
 ALL = pytest.mark.parametrize("which", [*KINDS, *COMPOSED])
 
