@@ -117,7 +117,7 @@ def many_at_a_time_on_postgres() -> Result:
     figures: list[Figure] = []
     rows: list[Row] = []
     for what, each, run, theirs, floor in (
-        ("32 threads, graphs", "turn", _threads, POSTGRES, 1.2),
+        ("32 threads, graphs", "turn", _threads, POSTGRES, 0.8),
         ("32 tasks, graphs", "turn", lambda name, url: asyncio.run(_tasks(name, url)), ASYNC_POSTGRES, 1.6),
         ("32 threads, calls", "call", _thread_calls, POSTGRES, 1.1),
         ("32 tasks, calls", "call", lambda name, url: asyncio.run(_task_calls(name, url)), ASYNC_POSTGRES, 1.6),
