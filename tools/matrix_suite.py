@@ -12,8 +12,7 @@ from hypothesis import settings
 
 import holdfast
 from holdfast.engine.drivers import run
-from holdfast.testing.conformance import BackendConformance, Stores
-from holdfast.testing.conformance.kit import Drive
+from holdfast.testing.conformance import Stores, SyncConformance
 from tests.engine.test_kills import rounds
 from tests.langgraph.test_conformance import TESTS, report_on
 from tests.servers.places import COMPOSED, KINDS, REMOTE, place
@@ -30,17 +29,12 @@ TIMES = 6
 
 
 @ALL
-class TestConformance(BackendConformance):
-    """The suite for backends."""
+class TestConformance(SyncConformance):
+    """The suite for backends. That both drivers work is no matter of the store."""
 
     @pytest.fixture
     def stores(self, which: str, tmp_path: Path) -> Stores:
         return Stores(place(which, tmp_path))
-
-    @pytest.fixture
-    def drive(self) -> Drive:
-        """One way only: that both work is no matter of the store, and is tested elsewhere."""
-        return run
 
 
 @ALL

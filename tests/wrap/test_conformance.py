@@ -6,34 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.waiting import run
 from holdfast.backends.wrap.urls import compose
-from holdfast.testing.conformance import BackendConformance, Stores
-from holdfast.testing.conformance.kit import Drive
+from holdfast.testing.conformance import BackendConformance, Stores, SyncConformance
 from tests.wrap.pairs import Restless, sqlite
 
 
-class OneWay(BackendConformance):
-    """For what waits by nothing of its own: the store inside is tested both ways elsewhere."""
-
-    __test__ = False
-
-    @pytest.fixture
-    def drive(self) -> Drive:
-        return run
-
-
-class TestCache(OneWay):
-    __test__ = True
-
+class TestCache(SyncConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("cache", store=sqlite(tmp_path)))
 
 
-class TestNested(OneWay):
-    __test__ = True
-
+class TestNested(SyncConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         inner = compose("retry", store=sqlite(tmp_path), attempts=3)
@@ -52,18 +36,14 @@ class TestMirror(BackendConformance):
         return Stores(compose("mirror", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy"), patience=30))
 
 
-class TestTiers(OneWay):
-    __test__ = True
-
+class TestTiers(SyncConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         url = compose("tiers", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
         return Stores(url, kind=Restless)
 
 
-class TestTiersInMemory(OneWay):
-    __test__ = True
-
+class TestTiersInMemory(SyncConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         url = compose("tiers", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from holdfast.backends.spaces import (
     STATE_VALUES,
     STEPS,
     TRANSITIONS,
-    Json,
     Key,
     Scalar,
     Space,
@@ -168,14 +166,6 @@ def entries_of(header: Header) -> Iterator[tuple[str, str]]:
         if key not in seen:
             seen.add(key)
             yield key, text if len(text) <= CAP else "null"
-
-
-def same_columns(space: Space, wanted: Sequence[Scalar], there: Sequence[Scalar]) -> bool:
-    """Whether columns say the same. Stores write JSON in their own way."""
-    for kind, one, other in zip(space.columns.values(), wanted, there, strict=True):
-        if one != other and not (kind is Json and json.loads(str(one)) == json.loads(str(other))):
-            return False
-    return True
 
 
 async def without(backend: Backend, line: Line, gone: Set[str], branches: Iterable[Branch]) -> list[Change]:

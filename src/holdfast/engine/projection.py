@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 
+from holdfast.backends.conditions import same_columns
 from holdfast.backends.port import Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import (
     AGENT_STATES,
@@ -42,7 +43,6 @@ from holdfast.engine.projected import (
     is_hidden,
     newest_step,
     nothing_shown,
-    same_columns,
     touched,
 )
 from holdfast.engine.readable import (
