@@ -92,4 +92,4 @@ def test_nothing_is_lost_when_a_process_is_killed(tmp_path: Path, kind: str) -> 
 @pytest.mark.torture
 @pytest.mark.parametrize("kind", ["behind", "mirror"])
 def test_nothing_is_lost_in_a_hundred_kills(tmp_path: Path, kind: str) -> None:
-    kill_and_look(tmp_path, kind, rounds=100, seed=2)
+    kill_and_look(tmp_path, kind, rounds=200, seed=2)
