@@ -5,281 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from functools import partial
-from typing import Any, Self, TypedDict, Unpack
+from collections.abc import Callable
+from typing import Any, Self
 
-from holdfast import arguments
-from holdfast.arguments import Path
-from holdfast.backends.port import Change, Create, Put, Row
-from holdfast.backends.spaces import REFS
-from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, Thread, to_datetime, to_time
-from holdfast.codec import Codec
-from holdfast.engine.append import Edit, OnConflict, Saving
-from holdfast.engine.core import Engine
-from holdfast.engine.drivers import Async, Sync, arun, operation, run
-from holdfast.engine.heads import Head
-from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
+from holdfast.checkpoints import BranchInfo, Stats, to_datetime
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.engine.lines import MAIN
 from holdfast.engine.moving import Copied, Mover, Tell, copy_to_url
-from holdfast.engine.records import Line, Point, check_name, readable
-from holdfast.errors import Invalid, NotFound
-from holdfast.lazy import AsyncLazyState, LazyState
+from holdfast.engine.records import check_name
+from holdfast.errors import Invalid
+from holdfast.operations import Basics
 
 
-class About(TypedDict, total=False):
-    """What can be said about a checkpoint as it is saved. See `Store.put`."""
-
-    parent: str | None
-    branch: str | None
-    on_conflict: str
-    id: str | None
-    metadata: Mapping[str, Any] | None
-    name: str | None
-    tags: Iterable[str]
-    kind: str
-
-
-class Operations:
+class Operations(Basics):
     """What can be done with a store. `Store` and `AsyncStore` have these as methods."""
 
-    def __init__(self, engine: Engine, tenant: str) -> None:
-        self.engine = engine
-        self.tenant = tenant
+    # Seeing: differences, blame (D) ---------------------------------------------------------------------------
 
-    def _line(self, thread: str) -> Line:
-        if not check_name(thread, "name of a thread"):
-            raise Invalid("the name of a thread is not empty")
-        return Line(self.tenant, thread)
-
-    # Saving ---------------------------------------------------------------------------------------------------
-
-    @operation
-    async def put(
-        self,
-        thread: str,
-        state: Mapping[str, Any],
-        *,
-        parent: str | None = None,
-        branch: str | None = None,
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-        kind: str = "save",
-        on_conflict: str = "",
-        if_changed: bool = False,
-    ) -> Checkpoint:
-        """Save the state of a thread as a new checkpoint. Stores what differs from the parent's state.
-
-        The parent is the latest checkpoint, unless one is named by its id, or a branch by its name. If another writer
-        followed the same parent first: without a parent's id, the checkpoint goes on top of what is then the latest;
-        with one, `on_conflict` says whether to open a branch (`"branch"`, the default) or to raise `Conflict`
-        (`"refuse"`).
-
-        An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
-        revision of it. `name` and `tags` are given to the checkpoint as it is saved. With `if_changed`, a state that is
-        just the parent's is not saved: the parent is returned.
-        """
-        line = self._line(thread)
-        packed = self.engine.recent(line).pack(arguments.mapping(state, "state"))
-        about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
-        return await self._save(Saving(line, packed, **about, if_changed=if_changed))
-
-    @operation
-    async def update(
-        self,
-        thread: str,
-        changes: Mapping[Path, Any],
-        *,
-        remove: Iterable[Path] = (),
-        parent: str | None = None,
-        branch: str | None = None,
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-        kind: str = "update",
-        on_conflict: str = "",
-    ) -> Checkpoint:
-        """Save a checkpoint that differs from its parent in just these places.
-
-        `changes` maps a channel's name, or a tuple of the name and keys of dicts below it, to the new value; `remove`
-        lists such places. Nothing else of the state is read or packed: the cost does not depend on how large it is.
-        The rest is as in `put`.
-        """
-        line, edit = self._line(thread), self._parts(thread, changes, remove)
-        about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
-        return await self._save(Saving(line, edit, **about))
-
-    @operation
-    async def restore(
-        self,
-        thread: str,
-        id: str | None = None,
-        *,
-        name: str | None = None,
-        step: int | None = None,
-        time: datetime | None = None,
-        branch: str | None = None,
-    ) -> Checkpoint:
-        """Save a new checkpoint whose state is that of an older one. Nothing is undone.
-
-        It goes on top of the latest, or of the last one of a branch.
-        """
-        line = self._line(thread)
-        point = await self._find(line, id, name=name, step=step, time=time)
-        packed = await self._lines.reading(line, point, partial(self.engine.states.values, line))
-        about = self._about(line, branch=branch, metadata={"restored": point.id}, kind="restore")
-        return await self._save(Saving(line, packed, **about))
-
-    def transaction(self) -> Transaction:
-        """Several checkpoints, of one thread or many, saved all or none when the block ends without an error.
-
-        ::
-
-            with store.transaction() as together:  # async with, on an AsyncStore
-                together.put("planner", {"plan": plan})
-                together.update("worker", {"task": plan[0]})
-        """
-        return Transaction(self)
-
-    # Reading --------------------------------------------------------------------------------------------------
-
-    @operation
-    async def get(
-        self,
-        thread: str,
-        id: str | None = None,
-        *,
-        name: str | None = None,
-        branch: str | None = None,
-        step: int | None = None,
-        time: datetime | None = None,
-        lazy: bool = False,
-    ) -> Checkpoint:
-        """A checkpoint and its state: the latest of a thread, or one named in one of these ways.
-
-        The latest is the one with the greatest id. Ids that the store makes sort by time; so should those of the
-        caller's own.
-
-        `name` is a name it was given; `branch` takes the last one of a branch; `step` the one of that number (on that
-        branch, or on main); `time` the one saved last by then. The state's values are fresh objects, the caller's own.
-        With `lazy` nothing of the state is fetched until it is touched. Raises `NotFound`.
-        """
-        line = self._line(thread)
-        point = await self._find(line, id, name=name, branch=branch, step=step, time=time)
-        head = await self._lines.reading(line, point, partial(self.engine.heads.head, line))
-        if lazy:
-            part = self.engine.partial(line, point)
-            state: Any = LazyState(part) if isinstance(self, Sync) else AsyncLazyState(part)
-        else:
-            state = await self._lines.reading(line, point, partial(self.engine.state, line))
-        return Checkpoint(*self._fields(line, head), state)
-
-    @operation
-    async def log(
-        self,
-        thread: str,
-        *,
-        before: str | None = None,
-        limit: int | None = None,
-        tag: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> list[Checkpoint]:
-        """The checkpoints of a thread, the latest first, without their states.
-
-        `before` an id; with a `tag`; with these entries in their `metadata`.
-        """
-        line = self._line(thread)
-        before = arguments.optional_name(before, "id of a checkpoint")
-        limit = arguments.optional_count(limit, "limit")
-        wanted = arguments.mapping(metadata or {}, "metadata")
-        packed = {key: self._codec.pack(value) for key, value in wanted.items()}
-        tagged = None
-        if tag is not None:
-            tagged = {id for _, id in await self._lines.refs(line, TAG, check_name(tag, "tag"))}
-        found: list[Checkpoint] = []
-        while limit is None or len(found) < limit:
-            page = 256 if limit is None or tag is not None or wanted else limit - len(found)
-            rows = await self._lines.history(line, before=before or "", limit=page)
-            points = [Point.of(row) for row in rows]
-            for head in await self.engine.heads.describe(line, points, rows):
-                checkpoint = Checkpoint(*self._fields(line, head))
-                if tagged is not None and checkpoint.id not in tagged:
-                    continue
-                if any(packed[key] != _packed_entry(self._codec, checkpoint.metadata, key) for key in wanted):
-                    continue
-                found.append(checkpoint)
-            if len(rows) < page:
-                break
-            before = points[-1].id
-        return found if limit is None else found[:limit]
-
-    @operation
-    async def threads(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Thread]:
-        """The threads of this tenant by name: those that start with a prefix, those after a name."""
-        check_name(prefix, "start of a name")
-        check_name(after, "name of a thread")
-        summaries = await self._lines.listing(self.tenant, prefix, after, arguments.count(limit, "limit"))
-        return [_thread(summary) for summary in summaries]
-
-    @operation
-    async def thread(self, thread: str) -> Thread:
-        """A thread at a glance. Raises `NotFound`."""
-        return _thread(await self._lines.summary(self._line(thread)))
-
-    @operation
-    async def stats(self) -> Stats:
-        """The store in figures: its size, this tenant's threads, and what the cache holds."""
-        cache, backend = self.engine.ground.cache, self.engine.ground.backend
-        threads, size = len(await self._lines.names(self.tenant)), await backend.size()
-        return Stats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
-
-    @operation
-    async def status(self) -> dict[str, int | float | str]:
-        """How the store is doing, by name: what waits to be copied, what was healed, whether a breaker is open.
-
-        Which names there are depends on what the store is made of; a plain one may have none.
-        """
-        return await self.engine.ground.backend.status()
-
-    # Names, tags, branches ------------------------------------------------------------------------------------
-
-    @operation
-    async def name(self, thread: str, name: str, id: str | None = None, *, move: bool = False) -> None:
-        """Give a checkpoint a name, by which `get` finds it. One checkpoint of a thread can have it."""
-        await self._refer(thread, NAME, name, id, move=move)
-
-    @operation
-    async def unname(self, thread: str, name: str) -> None:
-        """Take a name away; the checkpoint stays."""
-        await self._lines.drop_ref(self._line(thread), NAME, check_name(name, "name of a checkpoint"))
-
-    @operation
-    async def tag(self, thread: str, tag: str, id: str | None = None) -> None:
-        """Give a checkpoint a tag. Any number can have it; `log` finds them."""
-        await self._refer(thread, TAG, tag, id, move=True)
-
-    @operation
-    async def untag(self, thread: str, tag: str, id: str | None = None) -> None:
-        """Take a tag away from one checkpoint, or from all of the thread."""
-        await self._lines.drop_ref(
-            self._line(thread), TAG, check_name(tag, "tag"), arguments.optional_name(id, "id of a checkpoint")
-        )
-
-    @operation
-    async def names(self, thread: str) -> dict[str, str]:
-        """The names in a thread, and the ids of the checkpoints that have them."""
-        return dict(await self._lines.refs(self._line(thread), NAME))
-
-    @operation
-    async def tags(self, thread: str) -> dict[str, list[str]]:
-        """The tags in a thread, and the ids of the checkpoints that have them."""
-        found: dict[str, list[str]] = {}
-        for tag, id in await self._lines.refs(self._line(thread), TAG):
-            found.setdefault(tag, []).append(id)
-        return found
+    # Branches, merges (M) -------------------------------------------------------------------------------------
 
     @operation
     async def fork(self, thread: str, id: str | None = None, *, branch: str, step: int | None = None) -> BranchInfo:
@@ -308,35 +51,13 @@ class Operations:
             found.append(BranchInfo(branch.branch, branch.name, base, to_datetime(branch.created)))
         return found
 
-    # Removing, closing ----------------------------------------------------------------------------------------
+    # Search (Q) -----------------------------------------------------------------------------------------------
 
-    @operation
-    async def delete(self, thread: str) -> bool:
-        """Delete a thread with everything that belongs to it. False if there is none."""
-        return await self._lines.delete(self._line(thread))
+    # Pruning, pins, holds (P) ---------------------------------------------------------------------------------
 
-    @operation
-    async def compact(self, thread: str) -> None:
-        """Fold a thread anew from its first step, under the same hashes, and free what nothing needs any more.
+    # Verifying, repairing (V) ---------------------------------------------------------------------------------
 
-        Writers and readers go on meanwhile.
-        """
-        await self.engine.rewriter.rewrite(self._line(thread))
-        await self.engine.ground.backend.tidy()
-
-    @operation
-    async def project(
-        self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
-    ) -> int:
-        """Make the readable rows of this tenant's threads, where they do not tell of every checkpoint.
-
-        For a store that had none so far, or was written to by programs that make none. Writers go on meanwhile. Begun
-        again it goes on where it ended, by itself, or `after` a thread by name. With `again` all rows are made anew.
-        `progress` is called with the name of each thread that was looked at, and how many that makes. Returns the
-        number of threads whose rows were made.
-        """
-        check_name(after, "name of a thread")
-        return await self.engine.projector.build_all(self.tenant, after, again, progress)
+    # Moving: copies, export, import (W) -----------------------------------------------------------------------
 
     @operation
     async def copy_to(
@@ -365,162 +86,45 @@ class Operations:
             )
         return await Mover(self.engine, other.engine, progress).copy(tenant)
 
+    # The store itself -----------------------------------------------------------------------------------------
+
     @operation
-    async def close(self) -> None:
-        """Let go of the store. Waits for what is being saved; closing again does nothing."""
-        await self.engine.ground.backend.close()
-        self.engine.ground.cache.clear()
+    async def stats(self) -> Stats:
+        """The store in figures: its size, this tenant's threads, and what the cache holds."""
+        cache, backend = self.engine.ground.cache, self.engine.ground.backend
+        threads, size = len(await self._lines.names(self.tenant)), await backend.size()
+        return Stats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
 
-    # Inside ---------------------------------------------------------------------------------------------------
+    @operation
+    async def status(self) -> dict[str, int | float | str]:
+        """How the store is doing, by name: what waits to be copied, what was healed, whether a breaker is open.
 
-    @property
-    def _lines(self) -> Lines:
-        return self.engine.lines
+        Which names there are depends on what the store is made of; a plain one may have none.
+        """
+        return await self.engine.ground.backend.status()
 
-    @property
-    def _codec(self) -> Codec:
-        return self.engine.ground.codec
+    @operation
+    async def compact(self, thread: str) -> None:
+        """Fold a thread anew from its first step, under the same hashes, and free what nothing needs any more.
 
-    def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
-        put = {arguments.path(path): value for path, value in arguments.mapping(changes, "set of changes").items()}
-        if isinstance(remove, tuple) and remove:
-            raise Invalid(
-                "a tuple names one place, and several may be removed",
-                where=repr(remove)[:80],
-                hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
-            )
-        removed = [arguments.path(path) for path in arguments.several(remove, "place to remove")]
-        return self.engine.parts(self._line(thread), put, removed)
+        Writers and readers go on meanwhile.
+        """
+        await self.engine.rewriter.rewrite(self._line(thread))
+        await self.engine.ground.backend.tidy()
 
-    def _about(
-        self,
-        line: Line,
-        parent: str | None = None,
-        branch: str | None = None,
-        on_conflict: str = "",
-        id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        tags: Iterable[str] = (),
-        kind: str = "save",
-    ) -> dict[str, Any]:
-        """What a `Saving` holds besides the state."""
-        if on_conflict not in ("", "branch", "refuse"):
-            raise Invalid(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
-        at: At = arguments.optional_name(parent, "id of a parent")
-        if branch is not None:
-            if parent is not None:
-                raise Invalid("a checkpoint follows a parent or the head of a branch: name one of them")
-            at = OnBranch(check_name(branch, "name of a branch"))
-        how = OnConflict.RETRY if parent is None and not on_conflict else OnConflict(on_conflict or "branch")
-        if id is not None and not check_name(id, "id of a checkpoint"):
-            raise Invalid("the id of a checkpoint is not empty", where=f"thread {line}")
-        refs = [(NAME, check_name(name, "name of a checkpoint"))] if name is not None else []
-        if tags:
-            refs += [(TAG, tag) for tag in arguments.names(tags, "tag")]
-        about: dict[str, Any] = {
-            "parent": at,
-            "on_conflict": how,
-            "id": id or "",
-            "kind": check_name(kind, "kind of a checkpoint"),
-        }
-        if refs:
-            about["riders"] = self._riders(line, refs)
-        if metadata:
-            plain = dict(arguments.mapping(metadata, "metadata"))
-            about["metadata"], about["readable"] = self._codec.pack(plain), readable(self._codec, plain)
-        return about
+    @operation
+    async def project(
+        self, *, after: str = "", again: bool = False, progress: Callable[[str, int], None] | None = None
+    ) -> int:
+        """Make the readable rows of this tenant's threads, where they do not tell of every checkpoint.
 
-    def _riders(self, line: Line, refs: list[tuple[str, str]]) -> Callable[[str], list[Change]]:
-        now = self.engine.ground.clock()
-
-        def riders(id: str) -> list[Change]:
-            changes: list[Change] = []
-            for kind, name in refs:
-                row = Row((*line, kind, name, "" if kind == NAME else id), (id, now))
-                changes.append(Create(REFS, row) if kind == NAME else Put(REFS, row))
-            return changes
-
-        return riders
-
-    async def _save(self, saving: Saving) -> Checkpoint:
-        (checkpoint,) = await self._save_all([saving])
-        return checkpoint
-
-    async def _save_all(self, savings: list[Saving]) -> list[Checkpoint]:
-        heads = await self.engine.rebaser.save(*savings)
-        return [Checkpoint(*self._fields(saving.line, head)) for saving, head in zip(savings, heads, strict=True)]
-
-    async def _find(
-        self,
-        line: Line,
-        id: str | None = None,
-        *,
-        name: str | None = None,
-        branch: str | None = None,
-        step: int | None = None,
-        time: datetime | None = None,
-    ) -> Point:
-        """The one step that is meant."""
-        arguments.optional_name(id, "id of a checkpoint")
-        if name is None and branch is None and step is None and time is None:
-            return await self._lines.find(line, id)
-        given = [each for each in (id, name, time) if each is not None]
-        if len(given) + (branch is not None or step is not None) > 1:
-            raise Invalid("a checkpoint is named in one way: by id, by name, by time, or by branch and step")
-        if time is not None:
-            return await self._lines.at_time(line, to_time(arguments.moment(time)))
-        at: At = id
-        if name is not None:
-            owners = await self._lines.refs(line, NAME, check_name(name, "name of a checkpoint"))
-            if not owners:
-                raise NotFound(f"no checkpoint has the name {name!r}", where=f"thread {line}", hint="See names()")
-            at = owners[0][1]
-        elif step is not None:
-            number = await self._lines.branch(
-                line, MAIN.name if branch is None else check_name(branch, "name of a branch")
-            )
-            at = await self._lines.step(line, number, arguments.count(step, "number of a step"))
-        elif branch is not None:
-            at = OnBranch(check_name(branch, "name of a branch"))
-        return await self._lines.find(line, at)
-
-    async def _refer(self, thread: str, kind: str, name: str, id: str | None, *, move: bool) -> None:
-        line = self._line(thread)
-        check_name(name, kind)
-        point = await self._find(line, id)
-        await self._lines.set_ref(line, kind, name, point.id, move=move)
-
-    def _fields(self, line: Line, head: Head) -> _Fields:
-        """The fields of a `Checkpoint`, in order."""
-        point, header = head.point, head.header
-        metadata = self._codec.unpack(header.metadata) if len(header.metadata) > 1 else {}
-        return (
-            line.name,
-            point.id,
-            head.parent,
-            point.branch,
-            point.depth,
-            to_datetime(point.time),
-            point.kind,
-            point.hash.hex(),
-            metadata,
-            header.stamp,
-            header.schema,
-        )
-
-
-_Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str]
-
-
-def _packed_entry(codec: Codec, metadata: Mapping[str, Any], key: str) -> bytes | None:
-    return codec.pack(metadata[key]) if key in metadata else None
-
-
-def _thread(summary: Summary) -> Thread:
-    latest = None if summary.latest is None else summary.latest.id
-    created, updated = to_datetime(summary.created), to_datetime(summary.updated)
-    return Thread(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
+        For a store that had none so far, or was written to by programs that make none. Writers go on meanwhile. Begun
+        again it goes on where it ended, by itself, or `after` a thread by name. With `again` all rows are made anew.
+        `progress` is called with the name of each thread that was looked at, and how many that makes. Returns the
+        number of threads whose rows were made.
+        """
+        check_name(after, "name of a thread")
+        return await self.engine.projector.build_all(self.tenant, after, again, progress)
 
 
 class Store(Sync, Operations):
@@ -541,57 +145,3 @@ class AsyncStore(Async, Operations):
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close()
-
-
-class Transaction:
-    """Checkpoints to be saved together. See `Store.transaction`."""
-
-    def __init__(self, store: Operations) -> None:
-        self._store = store
-        self._savings: list[Saving] = []
-        self._open = False
-        self.checkpoints: list[Checkpoint] = []
-        """What was saved, in the order in which it was asked for; empty until then."""
-
-    def put(self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **about: Unpack[About]) -> None:
-        """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
-        self._check_open()
-        line = self._store._line(thread)
-        store = self._store
-        packed = store.engine.recent(line).pack(arguments.mapping(state, "state"))
-        self._savings.append(Saving(line, packed, **self._store._about(line, **about), if_changed=if_changed))
-
-    def update(
-        self, thread: str, changes: Mapping[Path, Any], *, remove: Iterable[Path] = (), **about: Unpack[About]
-    ) -> None:
-        """Change parts of a thread's state, as `Store.update` does."""
-        self._check_open()
-        line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
-        about.setdefault("kind", "update")
-        self._savings.append(Saving(line, edit, **self._store._about(line, **about)))
-
-    def __enter__(self) -> Self:
-        if not isinstance(self._store, Sync):
-            raise Invalid("a transaction of an AsyncStore is entered with `async with`")
-        self._open = True
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        savings, self._savings, self._open = self._savings, [], False
-        if kind is None and savings:
-            self.checkpoints = run(self._store._save_all(savings))
-
-    async def __aenter__(self) -> Self:
-        if isinstance(self._store, Sync):
-            raise Invalid("a transaction of a Store is entered with `with`")
-        self._open = True
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        savings, self._savings, self._open = self._savings, [], False
-        if kind is None and savings:
-            self.checkpoints = await arun(self._store._save_all(savings))
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise Invalid("the transaction is not open", hint="Use it inside its `with` block")

@@ -26,7 +26,7 @@ def parts(kind: str) -> dict[str, object]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     monkeypatch.delenv("HOLDFAST_CONFIG", raising=False)
     return tmp_path
 
@@ -158,12 +158,12 @@ def test_a_password_may_have_any_character(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_the_environment_names_the_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", "memory://")
+    monkeypatch.setenv("HOLDFAST_STORE", "memory://")
     assert resolve() == "memory://"
     other = folder / "other.toml"
     other.write_text('[stores.main]\nurl = "sqlite:///other.db"')
     monkeypatch.setenv("HOLDFAST_CONFIG", str(other))
-    monkeypatch.setenv("HOLDFAST_URL", "stores.main")
+    monkeypatch.setenv("HOLDFAST_STORE", "stores.main")
     assert resolve() == "sqlite:///other.db"
 
 
@@ -192,7 +192,7 @@ def test_what_is_wrong_with_the_file_is_said(folder: Path, text: str, what: str)
 
 def test_nothing_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.backends.wrap.settings.FILE", "no-such-file.toml")
-    with pytest.raises(Config, match="set HOLDFAST_URL"):
+    with pytest.raises(Config, match="set HOLDFAST_STORE"):
         resolve()
     with pytest.raises(Config, match="there is none here"):
         resolve("stores.main")

@@ -38,18 +38,18 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 def resolve(name: str | None = None) -> str:
     """The URL of a store: of one that is named in the file, of the default one, or the URL itself.
 
-    Without a name it is `$HOLDFAST_URL`, which may be a name too; else the store `default` of the file.
+    Without a name it is `$HOLDFAST_STORE`, which may be a name too; else the store `default` of the file.
     """
     if name is not None:
         return _by_name(name) if is_name(name) else name
-    given = os.environ.get("HOLDFAST_URL")
+    given = os.environ.get("HOLDFAST_STORE")
     if given:
         return _by_name(given) if is_name(given) else given
     path = find_file()
     if path is None:
         raise Config(
             "no store is named",
-            hint=f"Open a URL such as sqlite:///agents.db, set HOLDFAST_URL, or write [{DEFAULT}] into a {FILE}",
+            hint=f"Open a URL such as sqlite:///agents.db, set HOLDFAST_STORE, or write [{DEFAULT}] into a {FILE}",
         )
     return _Named(path).url(DEFAULT)
 
