@@ -147,6 +147,7 @@ EDIT = EditMap(
     (b"\xa1a",),
 )
 STEP = Step(Header("id", (Parent(0, 3, b"p" * 32),), 5, "2026-11-15", "save", "1.2.0", b"\x81\xa1k\x01"), EDIT)
+MERGE = Step(Header("merge", (Parent(0, 3, b"p" * 32), Parent(2, 0, b"q" * 32)), 7, "", "merge"), EDIT)
 SEGMENT = Segment.of((Item(b"\x01", HERE), Item(b"\x02", Origin(1, 2))))
 LEAF = Leaf(
     (
@@ -163,6 +164,8 @@ RECORDS: dict[str, bytes] = {
     "operation": encode_operation(EDIT),
     "step": STEP.encode(),
     "commit hash": STEP.commit,
+    "step: merge": MERGE.encode(),
+    "commit hash: merge": MERGE.commit,
     "node: segment": encode_node(SEGMENT)[1],
     "node: leaf": encode_node(LEAF)[1],
     "node: index": encode_node(INDEX)[1],
@@ -208,6 +211,8 @@ def test_records_of_the_model_are_read() -> None:
     assert decode_operation(frozen["operation"]) == EDIT
     assert Step.decode(frozen["step"]) == STEP
     assert Step.decode(frozen["step"]).commit == frozen["commit hash"]
+    assert Step.decode(frozen["step: merge"]) == MERGE
+    assert Step.decode(frozen["step: merge"]).commit == frozen["commit hash: merge"]
     for name, node in (("segment", SEGMENT), ("leaf", LEAF), ("index", INDEX)):
         assert decode_node(encode_node(node)[0], frozen[f"node: {name}"]) == node
     assert decode_root(frozen["root"]) == MapRoot(CHILD, 3)

@@ -23,7 +23,8 @@ def to_time(moment: datetime) -> int:
 class Checkpoint(NamedTuple):
     """A saved step of a thread.
 
-    `id` names it in its thread; `parent` is the id of the one it followed. `branch` and `step` are its place, `hash`
+    `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
+    one whose changes it brought in. `branch` and `step` are its place, `hash`
     its commit hash: it covers this step and everything before it. `time` never decreases from parent to child. `state`
     is there where it was read, as `get` does: a dict, or a lazy one (`holdfast.lazy`) if that was asked for.
     """
@@ -39,6 +40,7 @@ class Checkpoint(NamedTuple):
     metadata: Mapping[str, Any]
     stamp: str = ""
     schema: str = ""
+    merged: str | None = None
     state: Any = None
 
 
@@ -57,12 +59,19 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class BranchInfo:
-    """A branch of a thread: its name, if it has one, and the checkpoint it starts from."""
+    """A branch of a thread: its name, if it has one, and the checkpoint it starts from.
+
+    `head` is its last checkpoint, which is the one it starts from while it has none of its own; `ahead` is how many of
+    its own it has. The `current` one is that of the thread's latest checkpoint.
+    """
 
     branch: int
     name: str
     base: str | None
     created: datetime
+    head: str | None = None
+    ahead: int = 0
+    current: bool = False
 
 
 @dataclass(frozen=True, slots=True)

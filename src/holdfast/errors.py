@@ -19,18 +19,27 @@
 
 A message says what is wrong, where, and what to do about it. The three parts are kept as attributes,
 so that a program can show them its own way.
+
+Each has a `code` that stays the same from release to release: that of its class, or a finer one, where a class covers
+situations that are looked up separately (`FINER`). `holdfast explain CODE` says what it means and what to do.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class HoldfastError(Exception):
     """Base of all errors of this library."""
 
-    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+    code: str = "error"
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", code: str = "") -> None:
         self.what = what
         self.where = where
         self.hint = hint
+        if code:
+            self.code = code
         super().__init__(what)
 
     def __str__(self) -> str:
@@ -41,50 +50,93 @@ class HoldfastError(Exception):
 class NotFound(HoldfastError, LookupError):
     """What was named is not there."""
 
+    code = "not-found"
+
 
 class Conflict(HoldfastError):
     """Somebody else was first: the place in the line is taken, or both sides changed the same thing."""
+
+    code = "conflict"
+    clashes: tuple[Any, ...] = ()
+    """What both sides changed, where a merge was refused: `holdfast.history.merging.Clash`es."""
 
 
 class Transient(HoldfastError):
     """A failure that may pass. The only kind that is retried."""
 
+    code = "transient"
+
 
 class Uncertain(Transient):
     """No answer came: a change may have been made, or may yet be. Saving again under the same id is safe."""
+
+    code = "uncertain"
 
 
 class Unavailable(HoldfastError, OSError):
     """The store is closed, or its medium failed: it does nothing more until it is opened anew."""
 
+    code = "unavailable"
+
 
 class Corrupt(HoldfastError, ValueError):
     """Stored bytes are damaged, forged, or not what they claim to be."""
+
+    code = "corrupt"
 
 
 class Denied(HoldfastError, PermissionError):
     """The caller may not do this, or the key that would allow it is missing."""
 
+    code = "denied"
+
 
 class Unsupported(HoldfastError, TypeError):
     """A value, format or operation that cannot be handled here."""
+
+    code = "unsupported"
 
 
 class Invalid(HoldfastError, ValueError):
     """The caller's input breaks a rule."""
 
+    code = "invalid"
+
 
 class CircularReference(Invalid):
     """A value contains itself."""
+
+    code = "circular-reference"
 
 
 class TooDeep(Invalid):
     """A value is nested more deeply than the format allows."""
 
+    code = "too-deep"
+
 
 class TooLarge(Invalid):
     """A value, or what a record claims to hold, exceeds a size limit."""
 
+    code = "too-large"
+
 
 class Config(HoldfastError):
     """Settings are wrong, or an optional part is not installed."""
+
+    code = "config"
+
+
+FINER = {
+    "no-store": NotFound,
+    "busy": Transient,
+    "disk-full": Transient,
+    "closed": Unavailable,
+    "write-failed": Unavailable,
+    "not-installed": Config,
+    "no-store": NotFound,
+    "no-store-named": Config,
+    "under-way": Conflict,
+    "lease-lost": Conflict,
+}
+"""Codes that say more than their class does."""

@@ -30,8 +30,8 @@ def open(  # noqa: A001 - reads as holdfast.open
 ) -> Store:
     """Open a store by its URL, and make it if it is not there.
 
-    `stores.main` stands for the URL of that name in `holdfast.toml`. Without a URL it is the one in `$HOLDFAST_STORE`, or
-    else `stores.default` of that file.
+    `stores.main` stands for the URL of that name in `holdfast.toml`. Without a URL it is the one in `$HOLDFAST_STORE`,
+    or else `stores.default` of that file.
 
     `tenant` keeps what different customers save apart: a store opened for one sees nothing of another's. `cache_bytes`
     bounds the memory for what was read and saved last. `project` says whether readable rows are written beside the log;

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
@@ -16,14 +16,17 @@ from holdfast.backends.port import Change, Create, Put, Row
 from holdfast.backends.spaces import REFS
 from holdfast.checkpoints import Checkpoint, Thread, to_datetime, to_time
 from holdfast.codec import Codec
-from holdfast.engine.append import Edit, OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import Sync, arun, operation, run
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Invalid, NotFound
-from holdfast.lazy import AsyncLazyState, LazyState
+from holdfast.model.packed import PackedMap
+
+if TYPE_CHECKING:
+    from holdfast.engine.append import Edit, Saving
+    from holdfast.history.search import Search
 
 
 class About(TypedDict, total=False):
@@ -83,7 +86,7 @@ class Basics:
         line = self._line(thread)
         packed = self.engine.recent(line).pack(arguments.mapping(state, "state"))
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
-        return await self._save(Saving(line, packed, **about, if_changed=if_changed))
+        return await self._save(self._saving(line, packed, if_changed, about))
 
     @operation
     async def update(
@@ -109,7 +112,7 @@ class Basics:
         """
         line, edit = self._line(thread), self._parts(thread, changes, remove)
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
-        return await self._save(Saving(line, edit, **about))
+        return await self._save(self._saving(line, edit, False, about))
 
     @operation
     async def restore(
@@ -117,20 +120,25 @@ class Basics:
         thread: str,
         id: str | None = None,
         *,
+        at: str | None = None,
         name: str | None = None,
         step: int | None = None,
         time: datetime | None = None,
         branch: str | None = None,
     ) -> Checkpoint:
-        """Save a new checkpoint whose state is that of an older one. Nothing is undone.
+        """Save a new checkpoint whose state is that of an older one, named as in `get`. Nothing is undone.
 
         It goes on top of the latest, or of the last one of a branch.
         """
+        from holdfast.history import carrying
+
         line = self._line(thread)
-        point = await self._find(line, id, name=name, step=step, time=time)
+        point = await self._find(line, id, at=at, name=name, step=step, time=time)
         packed = await self._lines.reading(line, point, partial(self.engine.states.values, line))
-        about = self._about(line, branch=branch, metadata={"restored": point.id}, kind="restore")
-        return await self._save(Saving(line, packed, **about))
+        about = self._about(line, branch=branch, kind="restore")
+        unheld = await self.engine.deltas().unheld(line, point)
+        about |= carrying.about(self.engine, line, {"restored": point.id}, unheld)
+        return await self._save(self._saving(line, carrying.without_follows(packed), False, about))
 
     def transaction(self) -> Transaction:
         """Several checkpoints, of one thread or many, saved all or none when the block ends without an error.
@@ -151,6 +159,7 @@ class Basics:
         thread: str,
         id: str | None = None,
         *,
+        at: str | None = None,
         name: str | None = None,
         branch: str | None = None,
         step: int | None = None,
@@ -162,14 +171,17 @@ class Basics:
         The latest is the one with the greatest id. Ids that the store makes sort by time; so should those of the
         caller's own.
 
-        `name` is a name it was given; `branch` takes the last one of a branch; `step` the one of that number (on that
-        branch, or on main); `time` the one saved last by then. The state's values are fresh objects, the caller's own.
-        With `lazy` nothing of the state is fetched until it is touched. Raises `NotFound`.
+        `at` is a revision, as in `resolve`; `name` is a name it was given; `branch` takes the last one of a branch;
+        `step` the one of that number (on that branch, or on main); `time` the one saved last by then. The state's
+        values are fresh objects, the caller's own. With `lazy` nothing of the state is fetched until it is touched.
+        Raises `NotFound`.
         """
         line = self._line(thread)
-        point = await self._find(line, id, name=name, branch=branch, step=step, time=time)
+        point = await self._find(line, id, at=at, name=name, branch=branch, step=step, time=time)
         head = await self._lines.reading(line, point, partial(self.engine.heads.head, line))
         if lazy:
+            from holdfast.lazy import AsyncLazyState, LazyState
+
             part = self.engine.partial(line, point)
             state: Any = LazyState(part) if isinstance(self, Sync) else AsyncLazyState(part)
         else:
@@ -185,10 +197,12 @@ class Basics:
         limit: int | None = None,
         tag: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        where: str | None = None,
     ) -> list[Checkpoint]:
         """The checkpoints of a thread, the latest first, without their states.
 
-        `before` an id; with a `tag`; with these entries in their `metadata`.
+        `before` an id; with a `tag`; with these entries in their `metadata`; those that match a query, `where` (see
+        `search`).
         """
         line = self._line(thread)
         before = arguments.optional_name(before, "id of a checkpoint")
@@ -198,11 +212,17 @@ class Basics:
         tagged = None
         if tag is not None:
             tagged = {id for _, id in await self._lines.refs(line, TAG, check_name(tag, "tag"))}
+        asked = None if where is None else self._search(where)
         found: list[Checkpoint] = []
         while limit is None or len(found) < limit:
             page = 256 if limit is None or tag is not None or wanted else limit - len(found)
-            rows = await self._lines.history(line, before=before or "", limit=page)
-            points = [Point.of(row) for row in rows]
+            rows: list[Row] = []
+            if asked is None:
+                rows = await self._lines.history(line, before=before or "", limit=page)
+                points = [Point.of(row) for row in rows]
+                before = points[-1].id if len(rows) == page else ""
+            else:
+                points, before = await asked.points(line, before or "")
             for head in await self.engine.heads.describe(line, points, rows):
                 checkpoint = Checkpoint(*self._fields(line, head))
                 if tagged is not None and checkpoint.id not in tagged:
@@ -210,17 +230,23 @@ class Basics:
                 if any(packed[key] != _packed_entry(self._codec, checkpoint.metadata, key) for key in wanted):
                     continue
                 found.append(checkpoint)
-            if len(rows) < page:
+            if not before:
                 break
-            before = points[-1].id
         return found if limit is None else found[:limit]
 
     @operation
-    async def threads(self, *, prefix: str = "", after: str = "", limit: int = 100) -> list[Thread]:
-        """The threads of this tenant by name: those that start with a prefix, those after a name."""
+    async def threads(
+        self, *, prefix: str = "", after: str = "", limit: int = 100, where: str | None = None
+    ) -> list[Thread]:
+        """The threads of this tenant by name: those that start with a prefix, those after a name, those that match a
+        query, `where` (see `search`)."""
         check_name(prefix, "start of a name")
         check_name(after, "name of a thread")
-        summaries = await self._lines.listing(self.tenant, prefix, after, arguments.count(limit, "limit"))
+        count = arguments.count(limit, "limit")
+        if where is None:
+            summaries = await self._lines.listing(self.tenant, prefix, after, count)
+        else:
+            summaries = await self._search(where).threads(prefix, after, count)
         return [_thread(summary) for summary in summaries]
 
     @operation
@@ -231,9 +257,11 @@ class Basics:
     # Names, tags, branches ------------------------------------------------------------------------------------
 
     @operation
-    async def name(self, thread: str, name: str, id: str | None = None, *, move: bool = False) -> None:
+    async def name(
+        self, thread: str, name: str, id: str | None = None, *, at: str | None = None, move: bool = False
+    ) -> None:
         """Give a checkpoint a name, by which `get` finds it. One checkpoint of a thread can have it."""
-        await self._refer(thread, NAME, name, id, move=move)
+        await self._refer(thread, NAME, name, id, at, move=move)
 
     @operation
     async def unname(self, thread: str, name: str) -> None:
@@ -241,9 +269,9 @@ class Basics:
         await self._lines.drop_ref(self._line(thread), NAME, check_name(name, "name of a checkpoint"))
 
     @operation
-    async def tag(self, thread: str, tag: str, id: str | None = None) -> None:
+    async def tag(self, thread: str, tag: str, id: str | None = None, *, at: str | None = None) -> None:
         """Give a checkpoint a tag. Any number can have it; `log` finds them."""
-        await self._refer(thread, TAG, tag, id, move=True)
+        await self._refer(thread, TAG, tag, id, at, move=True)
 
     @operation
     async def untag(self, thread: str, tag: str, id: str | None = None) -> None:
@@ -288,6 +316,12 @@ class Basics:
     def _codec(self) -> Codec:
         return self.engine.ground.codec
 
+    def _search(self, where: str) -> Search:
+        from holdfast.history.query import parse
+        from holdfast.history.search import Search
+
+        return Search(self.engine, self.tenant, parse(where))
+
     def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
         put = {arguments.path(path): value for path, value in arguments.mapping(changes, "set of changes").items()}
         if isinstance(remove, tuple) and remove:
@@ -312,6 +346,8 @@ class Basics:
         kind: str = "save",
     ) -> dict[str, Any]:
         """What a `Saving` holds besides the state."""
+        from holdfast.engine.append import OnConflict
+
         if on_conflict not in ("", "branch", "refuse"):
             raise Invalid(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
         at: At = arguments.optional_name(parent, "id of a parent")
@@ -350,6 +386,12 @@ class Basics:
 
         return riders
 
+    def _saving(self, line: Line, state: PackedMap | Edit, if_changed: bool, about: dict[str, Any]) -> Saving:
+        """What is to be saved. Loaded only here, since those who look at a store do without."""
+        from holdfast.engine.append import Saving
+
+        return Saving(line, state, **about, if_changed=if_changed)
+
     async def _save(self, saving: Saving) -> Checkpoint:
         (checkpoint,) = await self._save_all([saving])
         return checkpoint
@@ -363,6 +405,7 @@ class Basics:
         line: Line,
         id: str | None = None,
         *,
+        at: str | None = None,
         name: str | None = None,
         branch: str | None = None,
         step: int | None = None,
@@ -370,32 +413,41 @@ class Basics:
     ) -> Point:
         """The one step that is meant."""
         arguments.optional_name(id, "id of a checkpoint")
-        if name is None and branch is None and step is None and time is None:
+        if at is None and name is None and branch is None and step is None and time is None:
             return await self._lines.find(line, id)
-        given = [each for each in (id, name, time) if each is not None]
+        given = [each for each in (id, at, name, time) if each is not None]
         if len(given) + (branch is not None or step is not None) > 1:
-            raise Invalid("a checkpoint is named in one way: by id, by name, by time, or by branch and step")
+            raise Invalid(
+                "a checkpoint is named in one way: by id, by revision, by name, by time, or by branch and step"
+            )
+        if at is not None:
+            from holdfast.history.revisions import resolve
+
+            return await resolve(self.engine, line, at)
         if time is not None:
             return await self._lines.at_time(line, to_time(arguments.moment(time)))
-        at: At = id
+        place: At = id
         if name is not None:
             owners = await self._lines.refs(line, NAME, check_name(name, "name of a checkpoint"))
             if not owners:
                 raise NotFound(f"no checkpoint has the name {name!r}", where=f"thread {line}", hint="See names()")
-            at = owners[0][1]
+            place = owners[0][1]
         elif step is not None:
             number = await self._lines.branch(
                 line, MAIN.name if branch is None else check_name(branch, "name of a branch")
             )
-            at = await self._lines.step(line, number, arguments.count(step, "number of a step"))
+            layout = await self._lines.layout(line)
+            place = layout.along(number, arguments.count(step, "number of a step"))
         elif branch is not None:
-            at = OnBranch(check_name(branch, "name of a branch"))
-        return await self._lines.find(line, at)
+            place = OnBranch(check_name(branch, "name of a branch"))
+        return await self._lines.find(line, place)
 
-    async def _refer(self, thread: str, kind: str, name: str, id: str | None, *, move: bool) -> None:
+    async def _refer(
+        self, thread: str, kind: str, name: str, id: str | None, at: str | None = None, *, move: bool
+    ) -> None:
         line = self._line(thread)
         check_name(name, kind)
-        point = await self._find(line, id)
+        point = await self._find(line, id, at=at)
         await self._lines.set_ref(line, kind, name, point.id, move=move)
 
     def _fields(self, line: Line, head: Head) -> _Fields:
@@ -414,10 +466,11 @@ class Basics:
             metadata,
             header.stamp,
             header.schema,
+            metadata.get("merged") if len(header.parents) > 1 else None,
         )
 
 
-_Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str]
+_Fields = tuple[str, str, str | None, int, int, datetime, str, str, Any, str, str, str | None]
 
 
 def _packed_entry(codec: Codec, metadata: Mapping[str, Any], key: str) -> bytes | None:
@@ -446,7 +499,7 @@ class Transaction:
         line = self._store._line(thread)
         store = self._store
         packed = store.engine.recent(line).pack(arguments.mapping(state, "state"))
-        self._savings.append(Saving(line, packed, **self._store._about(line, **about), if_changed=if_changed))
+        self._savings.append(store._saving(line, packed, if_changed, store._about(line, **about)))
 
     def update(
         self, thread: str, changes: Mapping[Path, Any], *, remove: Iterable[Path] = (), **about: Unpack[About]
@@ -455,7 +508,7 @@ class Transaction:
         self._check_open()
         line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
         about.setdefault("kind", "update")
-        self._savings.append(Saving(line, edit, **self._store._about(line, **about)))
+        self._savings.append(self._store._saving(line, edit, False, self._store._about(line, **about)))
 
     def __enter__(self) -> Self:
         if not isinstance(self._store, Sync):

@@ -5,16 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from holdfast.checkpoints import BranchInfo, Stats, to_datetime
+from holdfast import arguments
+from holdfast.arguments import Path
+from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, to_datetime
 from holdfast.engine.drivers import Async, Sync, operation
-from holdfast.engine.lines import MAIN
-from holdfast.engine.moving import Copied, Mover, Tell, copy_to_url
-from holdfast.engine.records import check_name
+from holdfast.engine.records import Line, check_name
 from holdfast.errors import Invalid
 from holdfast.operations import Basics
+
+if TYPE_CHECKING:
+    from holdfast.engine.moving import Copied, Tell
+    from holdfast.engine.words import Indexed, Progress
+    from holdfast.history.blame import Origin, Revised
+    from holdfast.history.changes import Diff
+    from holdfast.history.merging import Resolve
+    from holdfast.history.search import Page
+    from holdfast.upkeep.exporting import Exported
+    from holdfast.upkeep.importing import Imported
+    from holdfast.upkeep.keeping import HoldInfo, PinInfo
+    from holdfast.upkeep.orphans import Orphans
+    from holdfast.upkeep.portable import Place
+    from holdfast.upkeep.pruning import Pruned, PrunedThread
+    from holdfast.upkeep.retention import Retention, Rules
 
 
 class Operations(Basics):
@@ -22,18 +37,112 @@ class Operations(Basics):
 
     # Seeing: differences, blame (D) ---------------------------------------------------------------------------
 
+    @operation
+    async def diff(
+        self,
+        thread: str,
+        a: str | None = None,
+        b: str = "HEAD",
+        *,
+        other: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        large: bool = False,
+    ) -> Diff:
+        """What differs between two states: first in numbers, then place by place, or as a JSON Patch.
+
+        `a` and `b` are revisions of the thread (see `resolve`); without `a`, it is what `b` changed of its parent. With
+        `other`, `b` is a revision of that other thread, and `a` the latest of this one unless it is named; with
+        `state`, `a` is compared with that state. Nodes that both sides share are not read. Large values that differ
+        are fetched only with `large`.
+        """
+        from holdfast.history import comparing
+
+        line = self._line(thread)
+        if other is None and state is None:
+            return await comparing.compare_revisions(self.engine, line, a, b, large=large)
+        old = await comparing.spot(self.engine, line, "HEAD" if a is None else a)
+        if state is not None:
+            if other is not None or b != "HEAD":
+                raise Invalid("a checkpoint is compared with another or with a state, not with both")
+            return await comparing.compare(self.engine, old, arguments.mapping(state, "state"), large=large)
+        new = await comparing.spot(self.engine, self._line(other or ""), b)
+        return await comparing.compare(self.engine, old, new, large=large)
+
+    @operation
+    async def blame(
+        self, thread: str, path: Path, at: str = "HEAD", *, start: int = 0, limit: int | None = None
+    ) -> list[Origin]:
+        """Which checkpoint wrote what is at a place of a state, when, and by whom.
+
+        `path` is text as `messages[3]`, `messages[-10:]`, `memory.user`, or a tuple of a channel, keys and places in
+        lists. Of a list or a dict, it is told of each item or entry: `limit` of them from the `start`-th on. Raises
+        `NotFound` if there is nothing.
+        """
+        from holdfast.history import blame, paths
+
+        start, limit = arguments.count(start, "start"), arguments.optional_count(limit, "limit")
+        place = paths.place(path)
+        return await blame.blame(self.engine, self._line(thread), place, at, start=start, limit=limit)
+
+    @operation
+    async def history(
+        self, thread: str, path: Path, at: str = "HEAD", *, before: str | None = None, limit: int | None = None
+    ) -> list[Revised]:
+        """Every checkpoint that changed a place of a state, the latest first, with what it changed there.
+
+        It goes from `at` along first parents; `before` is the id of the last one of the page before. A place in a list
+        follows its item, wherever it stood. What did not change the place is skipped without being read.
+        """
+        from holdfast.history import blame, paths
+
+        before, limit = arguments.optional_name(before, "id"), arguments.optional_count(limit, "limit")
+        return await blame.history(
+            self.engine, self._line(thread), paths.place(path), at, before=before, limit=limit
+        )
+
     # Branches, merges (M) -------------------------------------------------------------------------------------
 
     @operation
-    async def fork(self, thread: str, id: str | None = None, *, branch: str, step: int | None = None) -> BranchInfo:
-        """Start a branch with a name at a checkpoint. Copies nothing; `put(..., branch=name)` goes on from there."""
+    async def resolve(self, thread: str, revision: str) -> Checkpoint:
+        """The checkpoint that a revision names, without its state.
+
+        As in git: `HEAD` is the latest; a branch's name, the last one of the branch; a name; an id, or the start of
+        one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X, `X^2` the second parent of a
+        merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. Raises `NotFound`, and `Invalid` if
+        several ids start so.
+        """
         line = self._line(thread)
-        check_name(branch, "name of a branch")
-        if not branch:
-            raise Invalid("the name of a branch is not empty", where=f"thread {thread!r}")
-        point = await self._find(line, id, step=step)
-        made = await self._lines.fork(line, point, branch)
-        return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created))
+        point = await self._find(line, at=revision)
+        return Checkpoint(*self._fields(line, await self.engine.heads.head(line, point)))
+
+    @operation
+    async def fork(
+        self,
+        thread: str,
+        id: str | None = None,
+        *,
+        branch: str,
+        at: str | None = None,
+        step: int | None = None,
+        changes: Mapping[Path, Any] | None = None,
+        remove: Iterable[Path] = (),
+    ) -> BranchInfo:
+        """Start a branch with a name at a checkpoint. Copies nothing; `put(..., branch=name)` goes on from there.
+
+        The checkpoint is the latest, or named as in `get`. With `changes` or `remove`, which are as in `update`, the
+        branch begins with a checkpoint whose state is edited so; both are made, or neither.
+        """
+        from holdfast.history import branching
+
+        line = self._line(thread)
+        branching.checked_name(branch, line)
+        point = await self._find(line, id, at=at, step=step)
+        if not changes and not remove:
+            made = await self._lines.fork(line, point, branch)
+            return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
+        edit = self._parts(thread, changes or {}, remove)
+        first = (await branching.fork(self.engine, line, point, branch, edit)).point
+        return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1, current=True)
 
     @operation
     async def branches(self, thread: str) -> list[BranchInfo]:
@@ -41,19 +150,207 @@ class Operations(Basics):
 
         Branches that writers opened in a conflict have no name.
         """
+        from holdfast.history import branching
+
+        return [
+            BranchInfo(
+                each.branch.branch,
+                each.branch.name,
+                each.base and each.base.id,
+                to_datetime(each.branch.created),
+                each.head and each.head.id,
+                each.ahead,
+                each.is_current,
+            )
+            for each in await branching.describe(self.engine, self._line(thread))
+        ]
+
+    @operation
+    async def rename_branch(self, thread: str, name: str, new: str) -> None:
+        """Give a branch another name. `main` keeps its own."""
+        from holdfast.history import branching
+
+        await branching.rename(self.engine, self._line(thread), name, new)
+
+    @operation
+    async def delete_branch(self, thread: str, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
+        """Delete a branch with the checkpoints that only it has, and return their ids.
+
+        Raises `Conflict` if it is not merged into another branch, if other branches start from it, or if one of its
+        checkpoints has a name or a tag; not with `force`, and then branches that start from it stay as they are. Pinned
+        checkpoints and held threads raise `Denied`. `main` is not deleted. With `dry_run` nothing is, and it says what
+        would be.
+        """
+        from holdfast.history import branching
+
         line = self._line(thread)
-        info = await self._lines.info(line)
-        others = await self._lines.branches(line)
-        main = "" if any(branch.name == MAIN.name for branch in others) else MAIN.name
-        found = [BranchInfo(0, main, None, to_datetime(info.created))]
-        for branch in others:
-            base = await self._lines.base(line, branch)
-            found.append(BranchInfo(branch.branch, branch.name, base, to_datetime(branch.created)))
-        return found
+        return (await branching.delete(self.engine, line, name, force=force, dry_run=dry_run)).ids
+
+    @operation
+    async def switch(self, thread: str, branch: str) -> Checkpoint:
+        """Make a branch the one that goes on: its last checkpoint becomes the latest of the thread.
+
+        Unless it is that already, a checkpoint of kind `switch` is saved on it, which changes nothing.
+        """
+        from holdfast.history import branching
+
+        line = self._line(thread)
+        return Checkpoint(*self._fields(line, await branching.switch(self.engine, line, branch)))
+
+    @operation
+    async def merge(
+        self,
+        thread: str,
+        theirs: str,
+        into: str = "HEAD",
+        *,
+        strategy: str | None = None,
+        resolve: Resolve | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """Bring what another branch, or any revision, changed since the common ancestor into a branch.
+
+        `into` is the branch, or `HEAD`, the latest checkpoint; the merge is a checkpoint on top of it with two parents.
+        If everything of `theirs` is there already, nothing is saved and the head is returned. Where both sides changed
+        the same differently, `resolve` is asked: a function that is given a `Clash` and returns the value, `MISSING`
+        or `LEAVE` (see `holdfast.history.merging`), or ways to settle by path, as in `{"messages": "union"}`. What is
+        left, `strategy` settles: `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left
+        then raises `Conflict` with all `clashes`, and nothing is saved.
+
+        If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names by its id must be
+        the last one.
+        """
+        from holdfast.history import merging
+
+        line = self._line(thread)
+        metadata = arguments.mapping(metadata or {}, "metadata")
+        head = await merging.merge(
+            self.engine, line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
+        )
+        return Checkpoint(*self._fields(line, head))
 
     # Search (Q) -----------------------------------------------------------------------------------------------
 
+    @operation
+    async def search(
+        self, query: str, *, limit: int = 20, after: str | None = None, progress: Progress | None = None
+    ) -> Page:
+        """A page of the checkpoints that match a query, such as `refund tag:release time>2h`; the guide "Search" has
+        the whole syntax.
+
+        A text matches the checkpoint that brought it, and the match shows where. `after` is the `next` of the page
+        before. Where the store keeps an index of words (see `index`), text is found at once; otherwise every checkpoint
+        is looked at, from the latest on, until there are `limit` matches, and `progress` is told how far that is.
+        A query that cannot be read raises `Invalid`, which shows the place.
+        """
+        from holdfast.history.search import search
+
+        count = arguments.count(limit, "limit") or 1
+        return await search(self.engine, self.tenant, query, limit=count, after=after, progress=progress)
+
+    @operation
+    async def index(self, *, progress: Progress | None = None) -> Indexed:
+        """Make an index of the words in this tenant's threads, and keep it from then on, whoever writes.
+
+        Only what is missing is made: begun again it goes on where it ended. Writers go on meanwhile. Raises
+        `Unsupported` where the store can keep none.
+        """
+        return await self.engine.indexer.build(self.tenant, progress)
+
+    @operation
+    async def drop_index(self) -> bool:
+        """Keep no index of words any more, and remove it. False if there was none."""
+        return await self.engine.indexer.drop(self.tenant)
+
     # Pruning, pins, holds (P) ---------------------------------------------------------------------------------
+
+    @operation
+    async def prune(
+        self,
+        policy: Retention | None = None,
+        *,
+        threads: str | Iterable[str] | None = None,
+        prefix: str = "",
+        where: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        each: Callable[[PrunedThread], None] | None = None,
+        **rules: Unpack[Rules],
+    ) -> Pruned:
+        """Remove old checkpoints: of some threads by name, of those that a `prefix` or a query names, or of all.
+
+        What stays is said by a `Retention`, or by its fields: `prune(keep_last=100, keep_daily=30)`. A checkpoint stays
+        if any of them keeps it; it reads as before, with the same hash. Pins and holds are respected. The namespaces of
+        a LangGraph thread are pruned with it.
+
+        With `dry_run` nothing is changed, and the report says what would be. Writers go on meanwhile. A thread that is
+        held, or that another process is rewriting, is left as it is and reported, unless it is the only one named.
+        `progress` is called after each thread. With `each`, that is told of every thread and what becomes of its
+        checkpoints, and the report has figures only: for stores with more checkpoints than fit into memory.
+        """
+        from holdfast.upkeep import pruning, retention
+
+        selection = pruning.Selection.of(threads, prefix, where)
+        policy = retention.policy_of(policy, rules)
+        return await pruning.prune(
+            self.engine, self.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
+        )
+
+    @operation
+    async def pin(self, thread: str, revision: str = "HEAD", *, reason: str = "") -> str:
+        """Keep a checkpoint from being pruned, for a reason; there may be several. Returns its id."""
+        from holdfast.upkeep import keeping
+
+        return await keeping.pin(self.engine, self._line(thread), revision, reason)
+
+    @operation
+    async def unpin(self, thread: str, revision: str = "HEAD", *, reason: str | None = None) -> str:
+        """Take a pin away from a checkpoint, or all that it has. Returns its id. `NotFound` if there is none."""
+        from holdfast.upkeep import keeping
+
+        return await keeping.unpin(self.engine, self._line(thread), revision, reason)
+
+    @operation
+    async def pins(self, thread: str) -> list[PinInfo]:
+        """The checkpoints of a thread that are pinned, and why."""
+        from holdfast.upkeep import keeping
+
+        return await keeping.pins(self.engine, self._line(thread))
+
+    @operation
+    async def hold(self, thread: str, *, reason: str = "") -> None:
+        """Keep a thread, with its namespaces, from being pruned or deleted: both raise `Denied` until it is released.
+
+        There may be several holds, each with its reason. What is saved to the thread is saved as always.
+        """
+        await self.engine.holds.hold(self._line(thread), check_name(reason, "reason"))
+
+    @operation
+    async def release(self, thread: str, *, reason: str | None = None) -> None:
+        """Take a hold away from a thread, or all that it has. `NotFound` if there is none."""
+        from holdfast.upkeep import keeping
+
+        await keeping.release(self.engine, self._line(thread), reason)
+
+    @operation
+    async def holds(self, thread: str | None = None) -> list[HoldInfo]:
+        """The holds of a thread, or of all threads, and why they are held."""
+        from holdfast.upkeep import keeping
+
+        return await keeping.holds(self.engine, self.tenant, None if thread is None else self._line(thread))
+
+    @operation
+    async def orphans(
+        self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None
+    ) -> Orphans:
+        """Remove rows that belong to nothing, such as a process leaves that died in the middle of a copy.
+
+        What may still be wanted by something under way goes only when it has been there for the time of `grace`. With
+        `dry_run` it is only told what there is.
+        """
+        from holdfast.upkeep import orphans
+
+        return await orphans.sweep(self.engine, self.tenant, grace=grace, dry_run=dry_run, progress=progress)
 
     # Verifying, repairing (V) ---------------------------------------------------------------------------------
 
@@ -61,10 +358,17 @@ class Operations(Basics):
 
     @operation
     async def copy_to(
-        self, other: Operations | str, /, *, tenants: str = "own", progress: Tell | None = None, **options: Any
+        self,
+        other: Operations | str,
+        /,
+        *,
+        tenants: str = "own",
+        threads: Iterable[str] | None = None,
+        progress: Tell | None = None,
+        **options: Any,
     ) -> Copied:
-        """Copy all threads of this tenant to another store, given by itself or by its URL; with `tenants="all"`, those
-        of all tenants.
+        """Copy all threads of this tenant to another store, given by itself or by its URL; or only some `threads`, with
+        their namespaces; with `tenants="all"`, those of all tenants.
 
         Threads are copied as they are, with branches, names, tags and pending writes, under the same hashes. What is
         there already is skipped: a copy that was interrupted goes on when it is begun again. Writers may go on here
@@ -75,8 +379,13 @@ class Operations(Basics):
         if tenants not in ("own", "all"):
             raise Invalid(f"tenants is 'own' or 'all', not {tenants!r}")
         tenant = None if tenants == "all" else self.tenant
+        only = None if threads is None else await self._lines_of(threads)
+        if only is not None and tenant is None:
+            raise Invalid("threads are named where those of one tenant are copied, not of all")
         if isinstance(other, str):
-            return await copy_to_url(self.engine, other, options, tenant, progress)
+            from holdfast.engine.moving import copy_to_url
+
+            return await copy_to_url(self.engine, other, options, tenant, progress, only)
         if options:
             raise Invalid(f"the other store is open already, and takes no option {min(options)!r}")
         if other.tenant != self.tenant and tenant is not None:
@@ -84,7 +393,67 @@ class Operations(Basics):
                 f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
                 hint=f"Open it with tenant={self.tenant!r}, or give its URL",
             )
-        return await Mover(self.engine, other.engine, progress).copy(tenant)
+        from holdfast.engine.moving import Mover
+
+        return await Mover(self.engine, other.engine, progress).copy(tenant, only)
+
+    @operation
+    async def export(
+        self,
+        place: Place,
+        *,
+        threads: Iterable[str] | None = None,
+        format: str = "holdfast",  # noqa: A002 - what it is called everywhere
+        progress: Progress | None = None,
+    ) -> Exported:
+        """Write all threads to one file, or only some, with their namespaces: `import_` brings them back, here or in
+        another store, under the same hashes.
+
+        `place` is a path, compressed if it ends in `.gz`, or a file that is open in binary mode. At a path there is the
+        whole file in the end, or what was there before. Each thread is verified as it is written. With `format="json"`
+        the file has the state of every checkpoint instead, one JSON document to a line, for other tools: that cannot
+        be imported. `progress(done, total, thread)` is called after each thread.
+        """
+        from holdfast.upkeep import exporting
+
+        lines = await self._lines_of(threads)
+        if format == "json":
+            return await exporting.export_states(
+                self.engine, lines, place, lambda line, head: Checkpoint(*self._fields(line, head)), progress
+            )
+        if format != "holdfast":
+            raise Invalid(f"the format is 'holdfast' or 'json', not {format!r}")
+        return await exporting.export_threads(self.engine, lines, place, progress)
+
+    @operation
+    async def import_(
+        self,
+        place: Place,
+        *,
+        threads: Iterable[str] | None = None,
+        as_thread: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Imported:
+        """Bring threads back from a file that `export` wrote: all in it, or some; one of them perhaps under another
+        name, `as_thread`. Ids and hashes stay what they are; threads become this store's tenant's.
+
+        Nothing is written before the checksum of the file and every hash in it were seen to be right. What is there
+        already is left as it is. A thread that is there with another history raises `Conflict`, and then nothing is
+        written at all. With `dry_run` it is only seen what would be brought.
+        """
+        from holdfast.upkeep import importing
+
+        named = None if threads is None else list(arguments.names(threads, "threads"))
+        name = None if as_thread is None else self._line(as_thread).name
+        want = importing.wanted(self.tenant, named, name)
+        return await importing.import_threads(self.engine, place, want, dry_run, progress)
+
+    async def _lines_of(self, threads: Iterable[str] | None) -> list[Line]:
+        from holdfast.upkeep.families import lines_of
+
+        named = None if threads is None else [self._line(thread).name for thread in arguments.names(threads, "threads")]
+        return await lines_of(self.engine, self.tenant, named)
 
     # The store itself -----------------------------------------------------------------------------------------
 

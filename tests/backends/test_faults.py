@@ -15,11 +15,11 @@ from holdfast.backends.wrap.counting import Counting
 from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Config, Transient, Unavailable
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance import Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 
 
-class TestWrapperConforms(BackendConformance):
+class TestWrapperConforms(SyncConformance):
     """All wrappers at once, none of which should be noticed."""
 
     @pytest.fixture

@@ -128,6 +128,26 @@ def test_of_deleted_threads_nothing_is_left(path: Path) -> None:
     assert [each.name for each in path.iterdir() if each.is_dir()] == ["new"]
 
 
+def test_tidying_gives_room_back(path: Path) -> None:
+    store = opened(path, grace=10)
+    for seq in range(100):
+        assert run(store.apply([Create(STEPS, step(seq, body=os.urandom(5_000)))])) is None
+    before = run(store.size())
+    kept = run(store.read([Scan(STEPS, ("tenant", "line", 0), (90,))]))
+    for seq in range(90):
+        assert run(store.apply([Delete(STEPS, ("tenant", "line", 0, seq))])) is None
+
+    async def tidy() -> None:
+        assert store._open is not None
+        await store._open.tidying.tidy(grace=-1.0)
+
+    for _ in range(3):
+        run(store._took_long(tidy))
+    assert run(store.size()) < before / 5
+    assert run(store.read([Scan(STEPS, ())])) == kept
+    run(store.close())
+
+
 def test_what_writers_that_died_left_is_removed(path: Path, store: Files) -> None:
     old, young = path / "new" / "old", path / "new" / "young"
     for each in (old, young):

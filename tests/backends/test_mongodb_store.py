@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 from bson import Int64
 from pymongo import MongoClient
+from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.database import Database
 from pymongo.driver_info import DriverInfo
+from pymongo.errors import OperationFailure
 
 import holdfast
 from holdfast.backends.mongodb import MongoDB
@@ -26,7 +28,7 @@ from holdfast.backends.mongodb import uploads as mongodb_uploads
 from holdfast.backends.mongodb.groups import Group
 from holdfast.backends.network import Stamp
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import LINES, METADATA, NODES, OBJECTS, STEPS, Space
+from holdfast.backends.spaces import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, HoldfastError, Invalid, TooLarge, Transient, Unavailable
 from holdfast.testing.conformance.kit import Driven
@@ -375,6 +377,70 @@ def test_a_line_that_was_deleted_is_forgotten_by_tidying(store: Driven, plain: D
     assert plain.commits.count_documents({"_id.line": "kept"}) == 1
     assert store.apply(Expect(LINES, LINE, None), Create(LINES, row_of(LINES, *LINE))) is None
     assert len(store.scan(LINES)) == 2
+
+
+def test_a_store_of_an_older_release_gets_what_it_lacks(url: str, plain: Database[dict[str, Any]]) -> None:
+    _open(url).close()
+    for space in LATER:
+        plain.drop_collection(space.name)
+    first = plain.holdfast.find_one({"_id": "layout"})
+    assert first is not None
+    later = [space.name for space in LATER]
+    plain.holdfast.update_one({"_id": "layout"}, {"$pullAll": {"collections": later}})
+    store = _open(url)
+    row = row_of(WORDS, *LINE, 0, 0, time=1, words="some words")
+    store.fill(WORDS, [row])
+    assert run(store.backend.match("tenant", ["words"])).keys == [row.key]
+    store.close()
+    again = plain.holdfast.find_one({"_id": "layout"})
+    assert again is not None
+    assert (again["version"], set(again["collections"])) == (first["version"], set(first["collections"]))
+    assert {"words", "time"} <= set(plain.words.index_information())
+
+
+def test_words_are_found_by_their_index(store: Driven, plain: Database[dict[str, Any]]) -> None:
+    store.fill(WORDS, [row_of(WORDS, *LINE, 0, n, time=n, words=f"all word{n}") for n in range(50)])
+    asked = {"$and": [{"_id.tenant": "tenant"}, {"words": "word7"}]}
+    plan = plain.words.find(asked).sort([("time", -1), ("_id", -1)]).explain()
+    assert plan["executionStats"]["totalKeysExamined"] == 1
+
+
+def test_what_is_deleted_counts_no_more(store: Driven) -> None:
+    for batch in range(10):
+        rows = [row_of(NODES, *LINE, batch, bytes([n]), body=_body(100_000 + n)) for n in range(10)]
+        store.fill(NODES, rows)
+    before = run(store.backend.size())
+    assert store.apply(Delete(NODES, LINE)) is None
+    run(store.backend.tidy())
+    assert run(store.backend.size()) < before / 10
+
+
+def test_tidying_has_collections_moved_together_that_are_half_empty(
+    store: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says so only some minutes after something was deleted; here it says so at once."""
+    command, asked, code = AsyncDatabase.command, list[str](), 0
+
+    async def telling(self: Any, name: str, collection: str, **options: Any) -> Any:
+        if name == "compact":
+            asked.append(collection)
+            if code:
+                raise OperationFailure("refused", code)
+        found = await command(self, name, collection, **options)
+        free = 2 << 20 if collection in ("nodes", "steps") else 0
+        return {**found, "freeStorageSize": free, "storageSize": 3 << 20} if name == "collStats" else found
+
+    monkeypatch.setattr(AsyncDatabase, "command", telling)
+    store.fill(NODES, [row_of(NODES, *LINE, 0, b"n", body=b"node")])
+    run(store.backend.tidy())
+    assert asked == ["steps", "nodes"]
+    code = 13  # not authorized: nobody is troubled with that
+    run(store.backend.tidy())
+    assert asked == ["steps", "nodes", "steps"]
+    code = 96
+    with pytest.raises(HoldfastError, match="refused"):
+        run(store.backend.tidy())
+    assert len(store.scan(NODES)) == 1
 
 
 def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, store: Driven) -> None:

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.backends.port import Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres, setup, setup_sql
 from holdfast.backends.postgres.layout import VERSION, tables
-from holdfast.backends.spaces import LINES, SPACES, STEPS
+from holdfast.backends.spaces import LATER, LINES, NODES, SPACES, STEPS, WORDS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Denied, Transient
 from holdfast.testing.conformance import Driven
@@ -250,6 +250,58 @@ def test_one_whose_schema_was_made_for_him(url: str, role: str) -> None:
     sql(url, f"CREATE SCHEMA holdfast AUTHORIZATION {role}")
     store = opened(as_role(url, role))
     store.fill(LINES, [ACME])
+    store.close()
+
+
+def older(url: str) -> None:
+    """Make of a schema what the first release made."""
+    names = ", ".join(f"holdfast.{space.name}" for space in LATER)
+    sql(url, f"DROP TABLE {names}; DROP FUNCTION holdfast.apply")
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["open", "guarded"])
+def test_a_schema_of_an_older_release_gets_what_it_lacks(url: str, role: str, guarded: bool) -> None:
+    setup(url, rls=guarded, role=role)
+    older(url)
+    with pytest.raises(Config, match="lacks tables that are new"):
+        opened(as_role(url, role), tenant="acme")
+    opened(url, tenant="acme").close()  # the owner
+    row = row_of(WORDS, "acme", "line", 0, 0, time=1, words="some words")
+    store = opened(as_role(url, role), tenant="acme")
+    store.fill(WORDS, [row])
+    assert store.apply(*(Delete(space, ("acme", "gone")) for space in SPACES)) is None
+    assert store.drive(store.backend.match("acme", ["words"])).keys == [row.key]
+    store.close()
+    if guarded:
+        other = opened(as_role(url, role), tenant="other")
+        assert other.scan(WORDS) == other.drive(other.backend.match("acme", ["words"])).keys == []
+        other.close()
+
+
+def test_an_older_schema_that_all_may_read_stays_so(url: str, role: str) -> None:
+    setup(url)
+    sql(url, "GRANT USAGE ON SCHEMA holdfast TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO PUBLIC")
+    older(url)
+    setup(url)
+    assert sql(as_role(url, role), "SELECT count(*) FROM holdfast.words") == [(0,)]
+
+
+@pytest.mark.parametrize("schema", ["100% it's"])
+def test_an_older_schema_of_any_name(url: str, role: str, schema: str) -> None:
+    setup(url, schema, role=role)
+    setup(url, schema)
+    store = opened(as_role(url, role), schema=schema)
+    assert store.scan(WORDS) == []
+    store.close()
+
+
+def test_tidying_gives_room_back(url: str) -> None:
+    store = opened(url)
+    store.fill(NODES, [row_of(NODES, "t", "l", 0, bytes([n]), body=bytes(200_000)) for n in range(50)])
+    before = store.drive(store.backend.size())
+    assert store.apply(Delete(NODES, ("t",))) is None
+    store.drive(store.backend.tidy())
+    assert store.drive(store.backend.size()) < before / 5
     store.close()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.diff import diff_maps
-from holdfast.model.merge import Clash, Merged, Resolution, merge, ours, path_text, theirs, union
+from holdfast.model.merge import Clash, Merged, Resolution, merge, ours, theirs, union
 from holdfast.model.operations import apply_map
 from holdfast.model.packed import PackedMap, flatten, pack_state, unpack_state
 from tests.model.histories import codec, edited_state, states
@@ -24,6 +24,10 @@ def pack(state: State) -> PackedMap:
 
 def merged(base: State, our: State, their: State, *args: Any) -> Merged:
     return merge(pack(base), pack(our), pack(their), *args)
+
+
+def path_of(clash: Clash) -> list[Any]:
+    return [codec.unpack(part) if isinstance(part, bytes) else part for part in clash.path]
 
 
 def state_of(result: Merged) -> State:
@@ -94,7 +98,7 @@ def test_both_append() -> None:
     result = merged(base, our, their)
     assert state_of(result) == our
     (clash,) = result.clashes
-    assert path_text(clash.path) == "l[10]"
+    assert path_of(clash) == ["l", slice(10, 11)]
     assert (clash.base, clash.ours) == ([], [codec.pack("ours")])
     assert state_of(merged(base, our, their, theirs)) == their
     assert state_of(merged(base, our, their, union)) == {"l": [*LIST, "ours", "theirs", "more"]}
@@ -117,19 +121,19 @@ def test_dicts_nest() -> None:
 @pytest.mark.parametrize(
     ("base", "our", "their", "path"),
     [
-        ({"a": 1}, {"a": 2}, {"a": 3}, "a"),
-        ({"a": 1}, {}, {"a": 3}, "a"),
-        ({"a": 1}, {"a": 2}, {}, "a"),
-        ({}, {"a": 2}, {"a": 3}, "a"),
-        ({"d": {"x y": 1}}, {"d": {"x y": 2}}, {"d": {"x y": 3}}, "d['x y']"),
-        ({"d": {1: 1}}, {"d": {1: 2}}, {"d": {1: 3}}, "d[1]"),
-        ({"a": 1}, {"a": [1]}, {"a": {"b": 1}}, "a"),
-        ({"t": "one\ntwo\n"}, {"t": "one\n2\n"}, {"t": "one\nzwei\n"}, "t"),
+        ({"a": 1}, {"a": 2}, {"a": 3}, ["a"]),
+        ({"a": 1}, {}, {"a": 3}, ["a"]),
+        ({"a": 1}, {"a": 2}, {}, ["a"]),
+        ({}, {"a": 2}, {"a": 3}, ["a"]),
+        ({"d": {"x y": 1}}, {"d": {"x y": 2}}, {"d": {"x y": 3}}, ["d", "x y"]),
+        ({"d": {1: 1}}, {"d": {1: 2}}, {"d": {1: 3}}, ["d", 1]),
+        ({"a": 1}, {"a": [1]}, {"a": {"b": 1}}, ["a"]),
+        ({"t": "one\ntwo\n"}, {"t": "one\n2\n"}, {"t": "one\nzwei\n"}, ["t"]),
     ],
 )
-def test_clashes(base: State, our: State, their: State, path: str) -> None:
+def test_clashes(base: State, our: State, their: State, path: list[Any]) -> None:
     result = merged(base, our, their)
-    assert [path_text(clash.path) for clash in result.clashes] == [path]
+    assert [path_of(clash) for clash in result.clashes] == [path]
     assert state_of(result) == our
     assert state_of(merged(base, our, their, theirs)) == their
     assert merged(base, our, their, union).clashes
@@ -146,3 +150,37 @@ def test_lists_without_a_common_base() -> None:
     result = merged({"l": 1}, {"l": [1]}, {"l": [1, 2]})
     assert state_of(result) == {"l": [1]}
     assert isinstance(result.clashes[0], Clash)
+
+
+TASKS = [{"task": f"task {i}", "state": "open", "by": ""} for i in range(3)]
+
+
+def tasks(place: int, **changes: str) -> State:
+    return {"l": [{**task, **changes} if i == place else task for i, task in enumerate(TASKS)]}
+
+
+def test_dicts_in_lists_are_merged_key_by_key() -> None:
+    result = merged({"l": TASKS}, tasks(1, state="done"), tasks(1, by="ada"))
+    assert state_of(result) == tasks(1, state="done", by="ada")
+    assert not result.clashes
+    neighbours = merged({"l": TASKS}, tasks(1, state="done"), tasks(2, by="ada"))
+    assert state_of(neighbours)["l"] == [TASKS[0], tasks(1, state="done")["l"][1], tasks(2, by="ada")["l"][2]]
+
+
+def test_clashes_inside_a_list() -> None:
+    base, our, their = {"l": TASKS}, tasks(1, state="done", by="bob"), tasks(1, state="failed", task="other")
+    result = merged(base, our, their)
+    assert [path_of(clash) for clash in result.clashes] == [["l", 1, "state"]]
+    assert state_of(result) == tasks(1, state="done", by="bob", task="other")
+    assert state_of(merged(base, our, their, theirs)) == tasks(1, state="failed", by="bob", task="other")
+    # What the smaller question leaves open, the larger may settle.
+    both = merged(base, our, their, union)
+    assert state_of(both)["l"] == [TASKS[0], our["l"][1], their["l"][1], TASKS[2]]
+    assert not both.clashes
+    asked: list[list[Any]] = []
+
+    def note(clash: Clash) -> None:
+        asked.append(path_of(clash))
+
+    merged(base, our, their, note)
+    assert asked == [["l", 1, "state"], ["l", slice(1, 2)]]

@@ -27,6 +27,7 @@ from holdfast.backends.wrap import Wrapper
 from holdfast.backends.wrap.faults import Fault, Faults
 from holdfast.checkpointer import Checkpointer
 from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.moving import Progress
 from holdfast.engine.records import Line
@@ -256,7 +257,7 @@ def test_it_goes_on_wherever_it_was_interrupted() -> None:
             for thread in left.threads():
                 # A thread that can be seen is complete.
                 assert left.log(thread.thread) == source.log(thread.thread)
-                assert run(verify(on, Line("", thread.thread), 1 << 30)).problems == []
+                assert run(verify(Ground(on), Line("", thread.thread))).findings == []
             source.copy_to(left)
             check_same(source, left)
 
@@ -341,7 +342,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
             first = source.copy_to(target)
             assert set(first.changing) <= {f"thread {n}" for n in range(5)}
             for each in target.threads():
-                assert run(verify(backend_of(target), Line("", each.thread), 1 << 30)).problems == []
+                assert run(verify(target.engine.ground, Line("", each.thread))).findings == []
         finally:
             stop.set()
             thread.join()
@@ -411,7 +412,7 @@ def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
     with pytest.raises(Conflict, match="that it has not here"):
         source.copy_to(store_on(on))
     assert store_on(on.inner).get("t").state == {"theirs": 1}
-    assert run(verify(on.inner, Line("", "t"), 1 << 30)).problems == []
+    assert run(verify(Ground(on.inner), Line("", "t"))).findings == []
 
 
 class Busy(Wrapper):
@@ -436,7 +437,7 @@ def test_threads_that_keep_changing_are_named() -> None:
     target = store_on(Memory())
     report = source.copy_to(target)
     assert report.changing == ("busy",)
-    assert run(verify(backend_of(target), Line("", "busy"), 1 << 30)).problems == []
+    assert run(verify(target.engine.ground, Line("", "busy"))).findings == []
     busy.store = None
     assert source.copy_to(target).changing == ()
     check_same(source, target)

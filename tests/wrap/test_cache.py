@@ -26,7 +26,7 @@ from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
 from holdfast.backends.wrap.urls import compose
 from holdfast.engine.drivers import arun
 from holdfast.errors import Transient, Unavailable
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance import Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 from tests import servers
 
@@ -326,7 +326,7 @@ def test_stores_that_share_a_room_are_apart(tmp_path: Path, monkeypatch: pytest.
         run(store.close())
 
 
-class TestCacheInRedis(BackendConformance):
+class TestCacheInRedis(SyncConformance):
     @pytest.fixture
     def stores(self, shared_url: str) -> Stores:
         return Stores(shared_url)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.wrap.urls import compose
-from holdfast.testing.conformance import BackendConformance, Stores, SyncConformance
+from holdfast.testing.conformance import Stores, SyncConformance
 from tests.wrap.pairs import Restless, sqlite
 
 
@@ -24,13 +24,13 @@ class TestNested(SyncConformance):
         return Stores(compose("metrics", store=compose("cache", store=inner, max_age="0.5")))
 
 
-class TestBehind(BackendConformance):
+class TestBehind(SyncConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
 
 
-class TestMirror(BackendConformance):
+class TestMirror(SyncConformance):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(compose("mirror", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy"), patience=30))

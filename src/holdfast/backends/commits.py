@@ -10,16 +10,18 @@ is begun, and `_settle` finishes it.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.backends.port import Batch, Create, Ensure, Put, Suspension
 from holdfast.errors import HoldfastError, Unavailable
+
+if TYPE_CHECKING:
+    import asyncio
 
 Outcome: TypeAlias = int | Exception | None
 """What became of a batch: made, or the place of the change that failed, or an error of this batch alone."""
@@ -56,6 +58,8 @@ class Ticket(Suspension[int | None]):
 
     def watch(self) -> asyncio.Future[int | None]:
         """Cancelling what is returned takes nothing back: the batch is still made, or fails, as a whole."""
+        import asyncio
+
         self.loop = asyncio.get_running_loop()
         self.future = self.loop.create_future()
         self._queue.entrust(self)
@@ -192,7 +196,7 @@ class CommitQueue:
             self._answer()
 
     def _refusal(self) -> Unavailable:
-        return Unavailable("the store is closed", where=self._where, hint="Open it again")
+        return Unavailable("the store is closed", where=self._where, hint="Open it again", code="closed")
 
     def _take_group(self) -> None:
         with self._lock:
@@ -307,6 +311,6 @@ def again(error: Exception) -> Exception:
     """The same error for another caller, so that two threads do not write into one traceback."""
     if not isinstance(error, HoldfastError):
         return error
-    copy = type(error)(error.what, where=error.where, hint=error.hint)
+    copy = type(error)(error.what, where=error.where, hint=error.hint, code=error.code)
     copy.__cause__ = error.__cause__
     return copy

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
-from holdfast.backends.spaces import Json, Key, Scalar, Space
+from holdfast.backends.spaces import Json, Key, Scalar, Space, Words
 
 Place: TypeAlias = tuple[Space, Key]
 """Where a row is."""
@@ -105,17 +105,23 @@ def judge(batches: Sequence[Batch], lookup: Lookup) -> tuple[list[int | None], E
 
 
 def same_columns(space: Space, found: Columns | None, expected: Columns | None) -> bool:
-    """Whether columns are these. JSON counts by what it means."""
+    """Whether columns are these. JSON counts by what it means, and words in any order."""
     if found == expected:
         return True
     if found is None or expected is None or len(found) != len(expected):
         return False
     kinds = space.columns.values()
-    return all(one == two or _same_json(kind, one, two) for kind, one, two in zip(kinds, found, expected, strict=True))
+    return all(
+        one == two or _same_meaning(kind, one, two) for kind, one, two in zip(kinds, found, expected, strict=True)
+    )
 
 
-def _same_json(kind: type, one: Scalar, two: Scalar) -> bool:
-    if not (issubclass(kind, Json) and isinstance(one, str) and isinstance(two, str)):
+def _same_meaning(kind: type, one: Scalar, two: Scalar) -> bool:
+    if not (isinstance(one, str) and isinstance(two, str)):
+        return False
+    if issubclass(kind, Words):
+        return set(one.split(" ")) == set(two.split(" "))
+    if not issubclass(kind, Json):
         return False
     # Dumped again, since to Python 1, 1.0 and true are equal.
     return json.dumps(json.loads(one), sort_keys=True) == json.dumps(json.loads(two), sort_keys=True)

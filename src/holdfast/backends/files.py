@@ -6,6 +6,7 @@ Options, as arguments or in the URL's query:
 
 - `grace`: for how many seconds what was folded or deleted stays on the disk, 60 by default. Processes whose clocks
   differ by more than half of it must not share a store.
+- `read_only`: look at a store that is there, and change nothing; also where this user may not write.
 - `timeout`: for how many seconds to go on trying while the disk is full or another writer is in the way, 30 by default.
 """
 
@@ -26,13 +27,13 @@ from holdfast.backends.network import TIMEOUT, Interrupted
 from holdfast.backends.shards import naming
 from holdfast.backends.shards.backend import Sharded
 from holdfast.backends.shards.blobs import Blob, Blobs
-from holdfast.backends.urls import number, split_options, without_password
-from holdfast.errors import Config, Unavailable
+from holdfast.backends.urls import number, split_options, switch, without_password
+from holdfast.errors import Config, Denied, NotFound, Unavailable
 
 T = TypeVar("T")
 
 GRACE = 60.0
-_KNOWN = {"grace": GRACE, "timeout": TIMEOUT}
+_KNOWN = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False}
 _TEMPORARY = "new"
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
 _THREADS = 8
@@ -45,10 +46,12 @@ class Files(Sharded):
     """`file:///directory`: a store of files."""
 
     schemes = ("file",)
+    takes_read_only = True
 
-    def __init__(self, url: str, folder: Path, timeout: float, grace: float) -> None:
+    def __init__(self, url: str, folder: Path, timeout: float, grace: float, read_only: bool = False) -> None:
         super().__init__(url, timeout, grace)
         self._folder = folder
+        self._read_only = read_only
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Files:
@@ -63,12 +66,21 @@ class Files(Sharded):
             )
         timeout = number(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
         grace = number(url, "grace", given.get("grace", GRACE), 10)
-        store = cls(without_password(rest), Path(unquote(path)).absolute(), timeout, grace)
+        read_only = switch(url, "read_only", given.get("read_only", False))
+        folder = Path(unquote(path)).absolute()
+        if read_only and not (folder / naming.FORMAT).exists():
+            raise NotFound(
+                "there is no store here",
+                where=str(folder),
+                hint="Check the path; a store is made when it is opened for writing",
+                code="no-store",
+            )
+        store = cls(without_password(rest), folder, timeout, grace, read_only)
         await store.start()
         return store
 
     def _blobs(self) -> Blobs:
-        return Directory(self._folder)
+        return Directory(self._folder, self._read_only)
 
 
 class Directory(Blobs):
@@ -78,21 +90,25 @@ class Directory(Blobs):
     a birth, a fold or a decision, sees to it as well: else he might write what survives a power cut that it does not.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, read_only: bool = False) -> None:
         self._root = root
+        self._read_only = read_only
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-files")
         self._broken = ""
         self._flushed: dict[Path, int] = {}
         """Folders whose way from the root is on the disk, and the inode that each has."""
         try:
-            self._have_folder(root / _TEMPORARY)
+            if not read_only:
+                self._have_folder(root / _TEMPORARY)
         except OSError as error:
             raise _config(root, error) from error
 
     async def create(self, name: str, data: bytes) -> bool:
+        self._check_writing()
         return await self._blocking(lambda: self._create(name, data))
 
     async def put(self, name: str, data: bytes) -> None:
+        self._check_writing()
         await self._blocking(lambda: self._put(name, data))
 
     async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes | None:
@@ -105,13 +121,23 @@ class Directory(Blobs):
         return await self._blocking(lambda: self._folders(prefix))
 
     async def delete(self, names: Sequence[str]) -> None:
+        self._check_writing()
         await self._blocking(lambda: self._delete(names))
 
     async def sweep(self, before: float) -> None:
+        self._check_writing()
         await self._blocking(lambda: self._sweep(before))
 
     async def close(self) -> None:
         self._threads.shutdown()
+
+    def _check_writing(self) -> None:
+        if self._read_only:
+            raise Denied(
+                "this store is open for reading only",
+                where=str(self._root),
+                hint="Open it without read_only to write",
+            )
 
     async def _blocking(self, function: Callable[[], T]) -> T:
         try:
@@ -187,7 +213,8 @@ class Directory(Blobs):
             with path.open("rb", buffering=0) as file:
                 file.seek(start)
                 data = file.read() if length is None else _read(file, length)
-            if name.startswith(naming.TRANSACTIONS) or path.parent.name == "fold" or path.name == "birth":
+            relied_on = name.startswith(naming.TRANSACTIONS) or path.parent.name == "fold" or path.name == "birth"
+            if relied_on and not self._read_only:
                 self._have_folder(path.parent)
                 _flush_folder(path.parent)
         except (FileNotFoundError, NotADirectoryError):

@@ -19,11 +19,14 @@ from holdfast.backends.port import (
     Ensure,
     Expect,
     Get,
+    Match,
+    Matches,
     Query,
     Row,
     Scan,
 )
-from holdfast.backends.spaces import SPACES, Key, Space
+from holdfast.backends.spaces import SPACES, WORDS, Key, Space
+from holdfast.backends.wordsets import WordSets
 from holdfast.errors import Config, Unavailable
 
 _Undo = list[Callable[[], None]]
@@ -37,7 +40,9 @@ class Memory(Backend):
     def __init__(self) -> None:
         self.renew_locks()
         renew_after_fork(self)
+        self._words = WordSets()
         self._tables: dict[Space, _Table] | None = {space: _Table(space) for space in SPACES}
+        self._tables[WORDS] = _Table(WORDS, self._words)
 
     def renew_locks(self) -> None:
         """For a forked child."""
@@ -58,7 +63,7 @@ class Memory(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31)
+        return Capabilities(durable=False, shared=False, max_body=1 << 30, max_batch=1 << 31, words=True)
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         with self._lock:
@@ -78,6 +83,11 @@ class Memory(Backend):
                 tables[space].drop_empty()
             return None
 
+    async def matched(self, match: Match) -> Matches:
+        with self._lock:
+            self._open_tables()
+            return self._words.match(match)
+
     async def size(self) -> int:
         with self._lock:
             return sum(table.size() for table in self._open_tables().values())
@@ -94,18 +104,21 @@ class Memory(Backend):
     async def close(self) -> None:
         with self._lock:
             self._tables = None
+            self._words = WordSets()
 
     def _open_tables(self) -> dict[Space, _Table]:
         if self._tables is None:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again; what it held is gone")
+            hint = "Open it again; what it held is gone"
+            raise Unavailable("the store is closed", where=self.url, hint=hint, code="closed")
         return self._tables
 
 
 class _Table:
     """The rows of one space, in parts that start with the same one or two columns: usually, those of a line."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, words: WordSets | None = None) -> None:
         self._space = space
+        self._words = words
         self._width = min(2, len(space.key) - 1)
         self._parts: dict[Key, Part] = {}
 
@@ -133,7 +146,7 @@ class _Table:
         row = change.row
         part = self._parts.get(row.key[: self._width])
         if part is None:
-            part = self._parts[row.key[: self._width]] = Part(self._space)
+            part = self._parts[row.key[: self._width]] = Part(self._space, self._words)
         old = part.rows.get(row.key)
         if old is not None:
             if isinstance(change, Create | Ensure):
@@ -172,8 +185,9 @@ def _later(function: Callable[[Row], None], row: Row) -> Callable[[], None]:
 class Part:
     """Rows of one space by key, and their keys in each order."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, words: WordSets | None = None) -> None:
         self._space = space
+        self._words = words
         self.rows: dict[Key, Row] = {}
         self._orders: dict[str, list[tuple[Key, Key]]] = {index: [] for index in ("", *space.indexes)}
         self._places = {index: _places(space, index) for index in self._orders}
@@ -183,12 +197,16 @@ class Part:
         self.rows[row.key] = row
         for index, order in self._orders.items():
             insort(order, self._entry(index, row))
+        if self._words is not None:
+            self._words.add(row)
 
     def remove(self, row: Row) -> None:
         """Let go of a row that is here."""
         del self.rows[row.key]
         for index, order in self._orders.items():
             del order[bisect_left(order, self._entry(index, row))]
+        if self._words is not None:
+            self._words.remove(row)
 
     def scan(self, scan: Scan, limit: int | None) -> list[Row]:
         """The rows that a scan finds here, up to a limit that counts instead of its own."""

@@ -188,7 +188,7 @@ class Looped(Backend):
     def _running(self) -> _Loop:
         """The loop, for one who has the lock."""
         if self._closed:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+            raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
         if self._loop is not None and self._loop.failed():
             self._loop.stop()
             self._loop = None  # perhaps it goes better now

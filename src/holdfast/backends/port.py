@@ -9,12 +9,15 @@ awaiting a `Suspension`; whoever drives them decides whether that blocks a threa
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.spaces import Key, Scalar, Space
+from holdfast.errors import Unsupported
+
+if TYPE_CHECKING:
+    import asyncio  # takes longer to load than all of this package, and sync programs have no use for it
 
 T = TypeVar("T")
 
@@ -121,6 +124,26 @@ class Capabilities(NamedTuple):
     there when a condition failed."""
     projected: bool = False
     """Readable rows are kept beside the log, unless the caller wants it otherwise."""
+    words: bool = False
+    """Rows of `WORDS` are found by their words, with `match`."""
+
+
+class Match(NamedTuple):
+    """Words to look for."""
+
+    tenant: str
+    words: Sequence[str]
+    prefixes: Sequence[str]
+    line: str | None
+    after: str | None
+    limit: int
+
+
+class Matches(NamedTuple):
+    """Where words were found, and where to go on; None for that, if there is no more."""
+
+    keys: list[Key]
+    next: str | None
 
 
 class Backend(ABC):
@@ -134,6 +157,10 @@ class Backend(ABC):
     """The URL schemes that this backend serves."""
     takes_tenant: ClassVar[bool] = False
     """Whether `open` takes the option `tenant`: to have the store itself keep this tenant's rows from others."""
+    takes_read_only: ClassVar[bool] = False
+    """Whether `open` takes the option `read_only`: to look at a store that is there, also where one may not write. It
+    makes none: where there is none, it raises `NotFound` with the code `no-store`. What changes something raises
+    `Denied`."""
 
     @classmethod
     @abstractmethod
@@ -169,6 +196,33 @@ class Backend(ABC):
         process submitted before it. If the caller is cancelled or the process dies, the batch is made whole or not at
         all. If it raises, nothing was made, unless it raises `Unavailable` or `Uncertain`: then it may have been.
         """
+
+    async def match(
+        self,
+        tenant: str,
+        words: Sequence[str] = (),
+        *,
+        prefixes: Sequence[str] = (),
+        line: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Matches:
+        """The keys of a tenant's rows of `WORDS` (or of one of its lines) that have all of these words, and for each
+        prefix a word that starts with it. A page has at most `limit`; it may have fewer, and yet not be the last.
+
+        For stores that say so in their capabilities. What was written last comes first, as far as the store can tell.
+        It may find too much, such as words that differ in capitals only, but never too little. `after` is the `next`
+        of the page before, of the same question. What is written meanwhile may be missed.
+        """
+        return await self.matched(Match(tenant, words, prefixes, line, after, limit))
+
+    async def matched(self, match: Match) -> Matches:  # noqa: ARG002 - for those who give it
+        """What `match` finds: for a backend to give."""
+        raise Unsupported(
+            "this store does not look for words",
+            where=self.url,
+            hint="Search without an index, or copy the threads to a store that keeps one, such as sqlite:///agents.db",
+        )
 
     @abstractmethod
     async def size(self) -> int:
@@ -222,4 +276,6 @@ class Call(Suspension[T]):
         return self._function()
 
     def watch(self) -> asyncio.Future[T]:
+        import asyncio
+
         return asyncio.get_running_loop().run_in_executor(None, self._function)

@@ -6,8 +6,6 @@ scheme, and its object a `holdfast.backends.port.Backend`.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 from holdfast.backends.port import Backend
 from holdfast.errors import Config
 
@@ -53,6 +51,8 @@ def backend_for(url: str) -> type[Backend]:
     built_in = _built_in(scheme)
     if built_in is not None:
         return built_in
+    from importlib.metadata import entry_points  # takes its time, and only plug-ins need it
+
     for entry in entry_points(group=GROUP, name=scheme):
         found = entry.load()
         if not (isinstance(found, type) and issubclass(found, Backend)):
@@ -67,6 +67,8 @@ def backend_for(url: str) -> type[Backend]:
 
 def schemes() -> list[str]:
     """The URL schemes that can be opened here."""
+    from importlib.metadata import entry_points
+
     return sorted({*_EXTRAS, *entry_points(group=GROUP).names})
 
 
@@ -81,6 +83,7 @@ def _built_in(scheme: str) -> type[Backend] | None:
         raise Config(
             f"a store at {scheme}:// needs {error.name}, which is not installed",
             hint=f"Install it with: pip install 'holdfast[{_EXTRAS[scheme]}]'",
+            code="not-installed",
         ) from error
 
 

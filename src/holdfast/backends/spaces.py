@@ -28,6 +28,14 @@ class Json(str):
     __slots__ = ()
 
 
+class Words(str):
+    """The type of a column that holds words: distinct, with one space between them. A store that can look for words
+    keeps an index of them (`Backend.match`), and may give them back in another order. Never part of a key. Stores take
+    words of up to 1,000 bytes, and 500,000 bytes of them in a row."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Space:
     """A kind of rows: the columns of its key, its other columns, and its further orders by name."""
@@ -100,6 +108,16 @@ REFS = Space("refs", {**_LINE, "kind": str, "name": str, "step": str}, {"target"
 JOURNAL = Space("journal", {**_LINE, "number": int}, {"time": int})
 """What was written here and is yet to be written elsewhere, in order; and how far one has got."""
 
+WORDS = Space("words", _STEP, {"time": int, "words": Words})
+"""The words that steps brought, for searching; `time` is that of the step. Made from the log, where that is wanted, and
+can be made again."""
+
+QUARANTINE = Space("quarantine", {**_LINE, "number": int}, {"space": str, "time": int, "reason": str})
+"""Rows that were found damaged and taken out of their space, as they were found."""
+
+JOBS = Space("jobs", {**_LINE, "name": str}, {"kind": str, "schedule": str, "state": str, "due": int, "version": int})
+"""Scheduled work. It belongs to no line: the line's name is empty, which no line has."""
+
 # Readable rows: what the log says, for people and dashboards to query. They are made from it and can be made again.
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}
@@ -140,5 +158,8 @@ METADATA = Space("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
 """The spaces of readable rows."""
 
-SPACES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE)
-"""All there are."""
+LATER = (WORDS, QUARANTINE, JOBS)
+"""Spaces that the first stores were made without. They get them when they are next opened for writing."""
+
+SPACES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)
+"""All there are. New ones come last: some stores number them."""

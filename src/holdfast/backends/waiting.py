@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.port import Suspension
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -38,4 +40,6 @@ class Pause(Suspension[None]):
         time.sleep(self._seconds)
 
     def watch(self) -> asyncio.Future[None]:
+        import asyncio
+
         return asyncio.ensure_future(asyncio.sleep(self._seconds))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
 import zlib
 from enum import IntEnum
@@ -41,6 +40,8 @@ def compress(data: bytes, how: Compression | None = None) -> tuple[Compression, 
     if how is Compression.ZSTD:
         return how, zstd.compress(data, 3)
     if how is Compression.GZIP:
+        import gzip  # hardly ever asked for
+
         return how, gzip.compress(data, 6, mtime=0)
     return how, data
 

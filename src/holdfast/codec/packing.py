@@ -260,7 +260,7 @@ def locate(value: Any, error: HoldfastError, registry: Registry, max_bytes: int)
             break
         segment, value, error = found
         path += segment
-    return type(error)(error.what, where=_tidy(path), hint=error.hint)
+    return type(error)(error.what, where=_tidy(path), hint=error.hint, code=error.code)
 
 
 def _failing_child(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import math
 import struct
 from collections.abc import Callable
@@ -49,6 +48,8 @@ def _plain(tree: Any) -> Any:
 def _text(tree: Any) -> str:
     """A part of the tree as text."""
     plain = _plain(tree)
+    import json
+
     return plain if type(plain) is str else json.dumps(plain, ensure_ascii=False)
 
 

@@ -17,7 +17,8 @@ from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STE
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
 from holdfast.engine.ids import new_id
-from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Place, Root
+from holdfast.engine.layout import Place
+from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Root
 from holdfast.engine.projected import Made, Rows
 from holdfast.engine.projection import Projector
 from holdfast.engine.records import (
@@ -32,6 +33,7 @@ from holdfast.engine.records import (
     step_body,
 )
 from holdfast.engine.states import Held, States, weigh
+from holdfast.engine.words import Indexer
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.model.diff import diff_maps
 from holdfast.model.drafts import EMPTY
@@ -86,6 +88,10 @@ class Saving:
     schema: str = ""
     time: int = 0
     """When it was, for steps that are moved; now, if 0."""
+    opens: str = ""
+    """The name of a branch that starts with this step."""
+    merged: tuple[Parent, ...] = ()
+    """The further parents of a merge. Its time is not before theirs, and what it changes is what the first lacks."""
 
 
 @dataclass(slots=True)
@@ -133,12 +139,15 @@ class IdTaken(Exception):
 class Appender:
     """Appends steps to lines."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States, heads: Heads, projector: Projector) -> None:
+    def __init__(
+        self, ground: Ground, lines: Lines, states: States, heads: Heads, projector: Projector, indexer: Indexer
+    ) -> None:
         self._ground = ground
         self._lines = lines
         self._states = states
         self._heads = heads
         self._projector = projector
+        self._indexer = indexer
 
     async def append(self, *savings: Saving) -> list[Head]:
         """Append one step to each of some lines, all or none; several to one line follow each other.
@@ -155,6 +164,9 @@ class Appender:
                 if self._projector.on:
                     for line, made in batch.by_line().items():
                         batch.show(await self._projector.rows(line, made))
+                if self._indexer.on:
+                    for line, made in batch.by_line().items():
+                        batch.changes += await self._indexer.rows(line, made)
             except MissingNode:
                 # Nodes go when a line is rewritten; if they are missing for good, it will not help to look again.
                 swept += 1
@@ -255,7 +267,9 @@ class Appender:
         info = memo.info
         place, branches = None, False
         # Where only the latest was meant, the one who was first is the latest by now; unless its id is lower.
-        if taken.count(_place_of(parent)) > (saving.on_conflict is not OnConflict.BRANCH):
+        if saving.opens or taken.count(_place_of(parent)) > (saving.on_conflict is not OnConflict.BRANCH):
+            if saving.opens:
+                await self._lines.check_free(line, saving.opens)
             place, branches = Place(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
             if line not in batch.renewed:
                 info = info._replace(version=info.version + 1)
@@ -317,7 +331,7 @@ class Appender:
         if parent is not None and time < parent.time:
             time = parent.time
         id = saving.id or new_id(time, "" if parent is None else parent.id)
-        parents = () if parent is None else (Parent(parent.branch, parent.seq, parent.hash),)
+        parents = () if parent is None else (Parent(parent.branch, parent.seq, parent.hash), *saving.merged)
         header = Header(id, parents, time, saving.stamp, saving.kind, saving.schema, saving.metadata)
         step = Step(header, edit)
         objects: dict[bytes, bytes] = {}
@@ -352,7 +366,7 @@ class Appender:
         for condition in conditions:
             prepared.add(condition, _Condition.LINE)
         if new_branch:
-            branch = Branch(place.branch, base.branch, base.seq + 1, time, "")
+            branch = Branch(place.branch, base.branch, base.seq + 1, time, saving.opens)
             prepared.add(Create(BRANCHES, branch.row(line)), _Condition.BRANCH)
         prepared.add(Create(STEPS, point.row(line, body)), _Condition.STEP)
         prepared.changes += more

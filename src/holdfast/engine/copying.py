@@ -15,7 +15,9 @@ from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
 from holdfast.engine.projection import Projector
+from holdfast.engine.protected import is_about_step
 from holdfast.engine.records import Line, Point, context_of, info_row
+from holdfast.engine.words import Indexer
 from holdfast.errors import Conflict
 
 _PAGE = 256
@@ -31,11 +33,12 @@ _ATTEMPTS = 100
 class Copier:
     """Copies lines within a store."""
 
-    def __init__(self, ground: Ground, lines: Lines, projector: Projector) -> None:
+    def __init__(self, ground: Ground, lines: Lines, projector: Projector, indexer: Indexer) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines
         self._projector = projector
+        self._indexer = indexer
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
@@ -47,6 +50,7 @@ class Copier:
                 if await self._copy_all(names, leases):
                     for new in names.values():
                         await self._projector.follow(new)
+                        await self._indexer.follow(new)
                     return
             raise Conflict("the threads kept changing while they were copied", hint="Try again")
         finally:
@@ -80,7 +84,7 @@ class Copier:
             last += (
                 Create(REFS, self._renamed(REFS, row, new))
                 for row in page
-                if row.key[2] != "lease" and row.columns[0] in ids
+                if is_about_step(row) and row.columns[0] in ids
             )
         for space in _UNSEEN:
             async for page in self._pages(space, old):
@@ -105,10 +109,15 @@ class Copier:
             start = rows[-1].key[2:]
 
     def _renamed(self, space: Space, row: Row, new: Line) -> Row:
-        old = Line(str(row.key[0]), str(row.key[1]))
-        body = row.body
-        if body:
-            kind, name = context_of(space, row)
-            record = unwrap(body, Context(*old, kind, name), max_bytes=self._ground.max_bytes)
-            body = wrap(record.content, Context(*new, kind, name), codec=record.codec, schema=record.schema)
-        return Row((*new, *row.key[2:]), row.columns, body)
+        return renamed(space, row, new, self._ground.max_bytes)
+
+
+def renamed(space: Space, row: Row, new: Line, max_bytes: int) -> Row:
+    """A row as another line's, in an envelope of that. Raises `Corrupt` if it is not what was written."""
+    old = Line(str(row.key[0]), str(row.key[1]))
+    body = row.body
+    if body:
+        kind, name = context_of(space, row)
+        record = unwrap(body, Context(*old, kind, name), max_bytes=max_bytes)
+        body = wrap(record.content, Context(*new, kind, name), codec=record.codec, schema=record.schema)
+    return Row((*new, *row.key[2:]), row.columns, body)

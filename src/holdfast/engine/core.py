@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import Codec
-from holdfast.engine.append import Appender, Edit
-from holdfast.engine.copying import Copier
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Heads
 from holdfast.engine.lines import Lines
-from holdfast.engine.partial import Partial, change_parts
-from holdfast.engine.projection import Projector
-from holdfast.engine.rebase import Rebaser
 from holdfast.engine.recent import Recent
 from holdfast.engine.records import Line, Point
-from holdfast.engine.rewrite import Rewriter
 from holdfast.engine.states import States
-from holdfast.engine.writes import Writes
 from holdfast.model.packed import unpack_state
+
+if TYPE_CHECKING:
+    from holdfast.engine.append import Appender, Edit
+    from holdfast.engine.copying import Copier
+    from holdfast.engine.deltas import Deltas
+    from holdfast.engine.holds import Holds
+    from holdfast.engine.partial import Partial
+    from holdfast.engine.projection import Projector
+    from holdfast.engine.rebase import Rebaser
+    from holdfast.engine.rewrite import Rewriter
+    from holdfast.engine.words import Indexer
+    from holdfast.engine.writes import Writes
 
 
 class Engine:
@@ -30,23 +36,85 @@ class Engine:
         self.lines = Lines(ground)
         self.states = States(ground.backend, ground.cache, ground.max_bytes)
         self.heads = Heads(ground)
-        self.projector = Projector(ground, self.lines, self.states)
-        self.appender = Appender(ground, self.lines, self.states, self.heads, self.projector)
-        self.rebaser = Rebaser(ground, self.lines, self.states, self.heads, self.appender, self.projector)
-        self.rewriter = Rewriter(ground, self.lines, self.states, self.projector)
-        self.copier = Copier(ground, self.lines, self.projector)
-        self.writes = Writes(ground, self.lines)
+
+    # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
+
+    @cached_property
+    def projector(self) -> Projector:
+        """Makes readable rows."""
+        from holdfast.engine.projection import Projector
+
+        return Projector(self.ground, self.lines, self.states)
+
+    @cached_property
+    def indexer(self) -> Indexer:
+        """Makes the rows of the text index."""
+        from holdfast.engine.words import Indexer
+
+        return Indexer(self.ground, self.lines, self.states)
+
+    @cached_property
+    def appender(self) -> Appender:
+        """Appends steps."""
+        from holdfast.engine.append import Appender
+
+        return Appender(self.ground, self.lines, self.states, self.heads, self.projector, self.indexer)
+
+    @cached_property
+    def rebaser(self) -> Rebaser:
+        """Appends steps, and revises those that are there."""
+        from holdfast.engine.rebase import Rebaser
+
+        return Rebaser(self.ground, self.lines, self.states, self.heads, self.appender, self.projector, self.indexer)
+
+    @cached_property
+    def writes(self) -> Writes:
+        """Keeps pending writes."""
+        from holdfast.engine.writes import Writes
+
+        return Writes(self.ground, self.lines)
+
+    @cached_property
+    def holds(self) -> Holds:
+        """Keeps pins and holds."""
+        from holdfast.engine.holds import Holds
+
+        return Holds(self.ground, self.lines)
+
+    @cached_property
+    def rewriter(self) -> Rewriter:
+        """Rewrites lines."""
+        from holdfast.engine.rewrite import Rewriter
+
+        return Rewriter(self.ground, self.lines, self.states, self.projector, self.indexer, self.deltas())
+
+    @cached_property
+    def copier(self) -> Copier:
+        """Copies lines."""
+        from holdfast.engine.copying import Copier
+
+        return Copier(self.ground, self.lines, self.projector, self.indexer)
 
     def recent(self, line: Line, codec: Codec | None = None) -> Recent:
         """What was packed and unpacked last of a line."""
         return Recent(self.ground.cache, codec or self.ground.codec, line)
 
+    def deltas(self, codec: Codec | None = None) -> Deltas:
+        """The histories of delta channels."""
+        from holdfast.engine.deltas import Deltas
+
+        return Deltas(self.lines, self.states, self.heads, self.writes, codec or self.ground.codec)
+
     def partial(self, line: Line, point: Point) -> Partial:
         """The state at a step, read as far as it is asked for."""
+        from holdfast.engine.partial import Partial
+
         return Partial(self.states, self.ground.codec, line, point, look=lambda: self.lines.find(line, point.id))
 
     def parts(self, line: Line, put: Mapping[tuple[Any, ...], Any], removed: Iterable[tuple[Any, ...]] = ()) -> Edit:
         """What to save to change parts of a state."""
+        from holdfast.engine.partial import change_parts
+
         return change_parts(self.states, self.ground.codec, line, put, removed)
 
     async def state(self, line: Line, point: Point) -> Mapping[str, Any]:

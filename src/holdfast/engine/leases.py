@@ -1,4 +1,4 @@
-"""Leases: the right to do something with a line that only one may do at a time."""
+"""Leases: the right to do something that only one may do at a time, with a line or with the whole store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.engine.records import Line
 from holdfast.errors import Conflict
 
 _LIFE_NS = 60 * 10**9
-"""After this long without a sign of life, whoever has a lease is taken to be dead."""
+"""After this long without a sign of life, whoever has a lease is taken to be dead, unless it says otherwise."""
 
 
 class Lease:
@@ -21,10 +21,13 @@ class Lease:
     no harm.
     """
 
-    def __init__(self, ground: Ground, line: Line, what: str) -> None:
+    def __init__(self, ground: Ground, line: Line, what: str, life: float | None = None) -> None:
+        """A lease of a line; of what belongs to none, where the line's name is empty. All who want it agree on `life`,
+        how many seconds it holds without a sign of life."""
         self._ground = ground
         self._line = line
         self._what = what
+        self._life = _LIFE_NS if life is None else int(life * 1e9)
         self._row = Row((*line, "lease", what, ""), (secrets.token_hex(8), ground.clock()))
 
     def condition(self) -> Change:
@@ -39,7 +42,8 @@ class Lease:
         """Have it. `Conflict` if another has."""
         key, (_, now) = self._row.key, self._row.columns
         (old,) = await self._ground.backend.read([Get(REFS, [key])])
-        if old and 0 <= int(now) - int(old[0].columns[1]) < _LIFE_NS:
+        # Either way: clocks of two machines differ a little, and one that was set back shows a time that is to come.
+        if old and abs(int(now) - int(old[0].columns[1])) < self._life:
             raise self._taken()
         expected = old[0].columns if old else None
         if await self._ground.backend.apply([Expect(REFS, key, expected), Put(REFS, self._row)]) is not None:
@@ -47,13 +51,23 @@ class Lease:
 
     async def show_life(self) -> None:
         """Let others know, from time to time, that its holder lives. `Conflict` if one did not believe it."""
-        token, since = self._row.columns
         now = self._ground.clock()
-        if now - int(since) > _LIFE_NS // 4:
-            fresh = Row(self._row.key, (token, now))
+        if abs(now - int(self._row.columns[1])) > self._life // 4:
+            await self.confirm()
+
+    async def confirm(self) -> None:
+        """Let others know now. `Conflict` if it is another's."""
+        token, _ = self._row.columns
+        fresh = Row(self._row.key, (token, self._ground.clock()))
+        if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
+            # An earlier sign, whose answer was lost, may have been made after all.
+            (found,) = await self._ground.backend.read([Get(REFS, [self._row.key])])
+            if not found or found[0].columns[0] != token:
+                raise self._taken()
+            self._row = found[0]
             if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
                 raise self._taken()
-            self._row = fresh
+        self._row = fresh
 
     async def is_held(self) -> bool:
         """Whether nobody took it over."""
@@ -64,6 +78,11 @@ class Lease:
         await self._ground.backend.apply([self.condition(), self.end()])
 
     def _taken(self) -> Conflict:
+        if not self._line.name:
+            return Conflict(f"another process has the {self._what}", hint="Wait for it to end", code="under-way")
         return Conflict(
-            f"another {self._what} of the thread is under way", where=f"thread {self._line}", hint="Wait for it to end"
+            f"another {self._what} of the thread is under way",
+            where=f"thread {self._line}",
+            hint="Wait for it to end",
+            code="under-way",
         )

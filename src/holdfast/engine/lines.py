@@ -8,19 +8,14 @@ from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.port import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS, Scalar
+from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS, Key, Scalar
 from holdfast.engine.ground import Ground
+from holdfast.engine.layout import Layout, Place
+from holdfast.engine.protected import unheld
 from holdfast.engine.records import Branch, Info, Line, Point, info_of, info_row
 from holdfast.errors import Conflict, Corrupt, NotFound
 
 T = TypeVar("T")
-
-
-class Place(NamedTuple):
-    """Where a step stands in its line."""
-
-    branch: int
-    seq: int
 
 
 class OnBranch(NamedTuple):
@@ -47,6 +42,9 @@ NAME, TAG = "name", "tag"
 """Kinds of references: a name belongs to one step of a line, a tag to any number."""
 
 _POINT_WEIGHT = 600
+
+_NO_LINE = ""
+"""What belongs to no line is kept under this name, which no line has."""
 
 _NAMES = 1000
 """How many names of lines are read at a time."""
@@ -85,6 +83,9 @@ class Lines:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._backend = ground.backend
+        self._can_index = ground.backend.capabilities.words
+        self.indexed: frozenset[str] = frozenset()
+        """The tenants that are known to have an index of words."""
 
     # Lines ----------------------------------------------------------------------------------------------------
 
@@ -100,14 +101,17 @@ class Lines:
 
     async def look(self, line: Line) -> Memo | None:
         """What the store says of a line."""
-        lines, newest, head, branches = await self._backend.read(
-            [
-                Get(LINES, [tuple(line)]),
-                self._latest_query(line),
-                self._head_query(line, 0),
-                Scan(BRANCHES, tuple(line), limit=1),
-            ]
-        )
+        queries = [
+            Get(LINES, [tuple(line)]),
+            self._latest_query(line),
+            self._head_query(line, 0),
+            Scan(BRANCHES, tuple(line), limit=1),
+        ]
+        if self._can_index:
+            queries.append(Get(REFS, [index_key(line.tenant)]))
+        lines, newest, head, branches, *marks = await self._backend.read(queries)
+        if marks:
+            self.note_index(line.tenant, bool(marks[0]))
         if not lines:
             self._ground.cache.drop(("line", line))
             return None
@@ -117,6 +121,11 @@ class Lines:
         )
         self.remember(line, memo)
         return memo
+
+    def note_index(self, tenant: str, there: bool) -> None:
+        """Keep in mind whether a tenant has an index of words."""
+        if there is not (tenant in self.indexed):
+            self.indexed = self.indexed | {tenant} if there else self.indexed - {tenant}
 
     async def info(self, line: Line) -> Info:
         """What the store says of a line that must be there."""
@@ -157,12 +166,15 @@ class Lines:
         return [self.unchanged(line, info), Put(LINES, info_row(line, fresh))]
 
     async def delete(self, *lines: Line) -> bool:
-        """Remove lines and all that belongs to them. False if there were none."""
-        memos = [await self.look(line) for line in lines]
-        await self._backend.apply([Delete(space, tuple(line)) for line in lines for space in SPACES])
+        """Remove lines and all that belongs to them. False if there were none. `Denied` if one is held."""
+        gone = [Delete(space, tuple(line)) for line in lines for space in SPACES]
+        while True:
+            conditions = await unheld(self._backend, lines)
+            if await self._backend.apply([*conditions, *gone]) is None:
+                break
         for line in lines:
             self._ground.cache.forget(line)
-        return any(memo is not None for memo in memos)
+        return any(each.columns is not None for each in conditions[: len(set(lines))])
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:
         """All lines whose names start with a prefix, and come after another."""
@@ -324,6 +336,19 @@ class Lines:
         (rows,) = await self._backend.read([scan])
         return list(takewhile(lambda point: not point.pruned, map(Point.of, rows)))
 
+    async def last_kept(self, line: Line, end: Place) -> Point | None:
+        """The last step of a branch, up to a place, that was not pruned."""
+        last = end.seq
+        while last >= 0:
+            start = max(0, last + 1 - _NAMES)
+            scan = Scan(STEPS, (*line, end.branch), (start,), (last + 1,), reverse=True, bodies=False)
+            (rows,) = await self._backend.read([scan])
+            for point in map(Point.of, rows):
+                if not point.pruned:
+                    return point
+            last = start - 1
+        return None
+
     async def every_step(self, tenant: str) -> AsyncIterator[tuple[Line, Point]]:
         """All the steps of all lines."""
         start: tuple[Scalar, ...] = ()
@@ -337,11 +362,9 @@ class Lines:
 
     async def at_time(self, line: Line, time: int) -> Point:
         """The step that was saved last by a time (nanoseconds since 1970)."""
-        found: list[Point] = []
-        for branch in [0, *(branch.branch for branch in await self.branches(line))]:
-            point = await self._last_before(line, branch, time)
-            if point is not None:
-                found.append(point)
+        numbers = [0, *(branch.branch for branch in await self.branches(line))]
+        heads = await self._backend.read([self._head_query(line, number) for number in numbers])
+        found = await self.last_before(line, [Place(*Point.of(row)[:2]) for rows in heads for row in rows], time)
         if not found:
             raise NotFound("the thread has no checkpoint of that time or before", where=f"thread {line}")
         last = max(found, key=lambda point: (point.time, point.id, point.revision))
@@ -349,23 +372,29 @@ class Lines:
             raise pruned(line)
         return last
 
-    async def _last_before(self, line: Line, branch: int, time: int) -> Point | None:
-        """The last step of a branch that is not after a time. Times do not decrease along a branch."""
-        (rows,) = await self._backend.read([self._head_query(line, branch)])
-        low, best = 0, None
-        high = Point.of(rows[0]).seq if rows else -1
-        while low <= high:
-            middle = (low + high) // 2
-            scan = Scan(STEPS, (*line, branch), (middle,), (middle + 1,), bodies=False)
-            (rows,) = await self._backend.read([scan])
-            if not rows:
-                raise no_line(line)  # deleted meanwhile
-            point = Point.of(rows[0])
-            if point.time <= time:
-                low, best = middle + 1, point
-            else:
-                high = middle - 1
-        return best
+    async def last_before(self, line: Line, ends: Sequence[Place], time: int) -> list[Point]:
+        """Of some branches, each up to a place, the last step that is not after a time, where there is one.
+
+        Times do not decrease along a branch. All of them are searched together: the reads are as many as for one.
+        """
+        best: dict[int, Point] = {}
+        todo = {end.branch: (0, end.seq, end.seq) for end in ends}  # from, to, and where to look
+        while todo:
+            rows = await self._backend.read(
+                [Scan(STEPS, (*line, branch), (at,), (at + 1,), bodies=False) for branch, (_, _, at) in todo.items()]
+            )
+            for branch, found in zip(list(todo), rows, strict=True):
+                low, high, at = todo.pop(branch)
+                if not found:
+                    raise no_line(line)  # deleted meanwhile
+                point = Point.of(found[0])
+                if point.time <= time:
+                    low, best[branch] = at + 1, point
+                else:
+                    high = at - 1
+                if low <= high:
+                    todo[branch] = (low, high, (low + high) // 2)
+        return [best[end.branch] for end in ends if end.branch in best]
 
     def _query(self, line: Line, at: str | Place | None, bodies: bool = True) -> Query:
         if at is None:
@@ -411,20 +440,9 @@ class Lines:
             return 0
         raise NotFound(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
-    async def step(self, line: Line, branch: int, depth: int) -> Place:
-        """Where the so-manieth step along a branch is: on it, or before its start."""
-        known = {each.branch: each for each in await self.branches(line)}
-
-        def before(number: int) -> int:
-            """How many steps there are along a branch before its own."""
-            each = known.get(number)
-            return 0 if each is None else before(each.base_branch) + each.base_length
-
-        start = before(branch)
-        while depth < start:
-            branch = known[branch].base_branch
-            start = before(branch)
-        return Place(branch, depth - start)
+    async def layout(self, line: Line) -> Layout:
+        """How the branches hang together."""
+        return Layout(await self.branches(line))
 
     async def head(self, line: Line, branch: int) -> Point:
         """The last step of a branch; while it has none of its own, the step that it starts from."""
@@ -443,6 +461,13 @@ class Lines:
         (rows,) = await self._backend.read([Scan(BRANCHES, tuple(line), reverse=True, limit=1)])
         return Branch.of(rows[0]).branch + 1 if rows else 1
 
+    async def check_free(self, line: Line, name: str) -> list[Branch]:
+        """The branches but the first, of which none has this name; `Conflict` if one has."""
+        others = await self.branches(line)
+        if name in {MAIN.name, *(branch.name for branch in others)}:
+            raise Conflict(f"the thread has a branch {name!r} already", where=f"thread {line}", hint="Use another name")
+        return others
+
     async def fork(self, line: Line, at: Point, name: str) -> Branch:
         """A new branch that goes on from a step. Copies nothing."""
         while True:
@@ -451,11 +476,7 @@ class Lines:
             if now.hash != at.hash:
                 raise no_line(line)
             at = now
-            others = await self.branches(line)
-            if name in {MAIN.name, *(branch.name for branch in others)}:
-                raise Conflict(
-                    f"the thread has a branch {name!r} already", where=f"thread {line}", hint="Use another name"
-                )
+            others = await self.check_free(line, name)
             number = others[-1].branch + 1 if others else 1
             branch = Branch(number, at.branch, at.seq + 1, self._ground.clock(), name)
             changes = [*self.renewed(line, info), self.there(line, at), Create(BRANCHES, branch.row(line))]
@@ -495,6 +516,11 @@ class Lines:
         prefix = (*line, kind) if name is None else (*line, kind, name)
         (rows,) = await self._backend.read([Scan(REFS, prefix)])
         return [(str(row.key[3]), str(row.columns[0])) for row in rows]
+
+
+def index_key(tenant: str) -> Key:
+    """The key of the reference that says that a tenant has an index of words."""
+    return (tenant, _NO_LINE, "setting", "words", "")
 
 
 def pruned(line: Line) -> NotFound:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.registry import backend_for
+from holdfast.backends.scanning import rows
 from holdfast.backends.spaces import (
     BRANCHES,
     FOLDS,
@@ -32,8 +33,9 @@ from holdfast.backends.spaces import (
 from holdfast.engine.core import Engine
 from holdfast.engine.ground import Ground
 from holdfast.engine.projected import nothing_shown
+from holdfast.engine.protected import HOLD
 from holdfast.engine.records import Line, Point, is_sound
-from holdfast.engine.verify import raise_problems, rows, verify
+from holdfast.engine.verify import raise_problems, verify
 from holdfast.errors import Conflict, Corrupt, Invalid, Unsupported
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS)
@@ -100,15 +102,15 @@ class Mover:
         self._source = source.ground.backend
         self._target = target.ground.backend
         self._engine = target
-        self._max_bytes = source.ground.max_bytes
         self._tell = tell
+        self._only: Sequence[Line] | None = None
         self._written: set[Line] = set()
         """Lines that were copied in this run."""
         self._rows = 0
         self._bytes = 0
 
-    async def copy(self, tenant: str | None) -> Copied:
-        """Copy all lines of a tenant, or of all.
+    async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> Copied:
+        """Copy all lines of a tenant, or of all; or only some.
 
         `Conflict` at a line that has another history in the other store: what comes after it is not copied.
         `Unsupported` if the other store cannot hold a row: for a step, before anything is written. Lines that are
@@ -117,6 +119,7 @@ class Mover:
         began = time.monotonic()
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
             raise Invalid("a store is not copied to itself", where=self._source.url)
+        self._only = only
         await self._check_sizes(tenant)
         damaged: dict[Line, Corrupt] = {}
         first = await self._lines(tenant)
@@ -149,6 +152,9 @@ class Mover:
             self._tell(Progress(phase, done, total, line.name, self._rows, self._bytes))
 
     async def _lines(self, tenant: str | None) -> list[Line]:
+        if self._only is not None:
+            there = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
+            return [line for line, found in zip(self._only, there, strict=True) if found]
         prefix: Key = () if tenant is None else (tenant,)
         lines: list[Line] = []
         start: Key = ()
@@ -181,6 +187,21 @@ class Mover:
                 where=f"thread {line}, {space.name} {row.key[2:]}; to be copied to {self._target.url}",
                 hint="Copy to a store that holds larger rows, or delete the thread. Nothing of it was copied",
             )
+
+    async def lacks(self, line: Line) -> bool:
+        """Whether the other store lacks a step of a line. `Conflict` if it does, and has another history besides."""
+        (found,) = await self._source.read([Get(LINES, [tuple(line)])])
+        (there,) = await self._target.read([Get(LINES, [tuple(line)])])
+        if not there:
+            return True
+        steps, theirs = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
+        if found[0].columns[0] == there[0].columns[0] and all(
+            key in theirs and _stands_for(Point.of(Row(key, theirs[key])), Point.of(Row(key, columns)))
+            for key, columns in steps.items()
+        ):
+            return False
+        _check_history(line, found[0], there[0], steps, theirs, self._target.url)
+        return True
 
     # One line -------------------------------------------------------------------------------------------------
 
@@ -232,6 +253,7 @@ class Mover:
             self._engine.ground.cache.forget(line)
         self._written.add(line)
         await self._engine.projector.follow(line)
+        await self._engine.indexer.follow(line)
 
     async def _copy_space(self, space: Space, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
         missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
@@ -260,8 +282,9 @@ class Mover:
         changing: list[Line] = []
         for number, line in enumerate(lines, 1):
             if await self._settle(line):
-                raise_problems(line, await verify(self._target, line, self._max_bytes), self._target.url)
+                raise_problems(line, await verify(self._engine.ground, line), self._target.url)
                 await self._engine.projector.follow(line)  # a copy that was killed may not have got there
+                await self._engine.indexer.follow(line)
             else:
                 changing.append(line)
             self._report("verified", number, len(lines), line)
@@ -285,7 +308,12 @@ class Mover:
 
 
 async def copy_to_url(
-    source: Engine, url: str, options: Mapping[str, Any], tenant: str | None, tell: Tell | None
+    source: Engine,
+    url: str,
+    options: Mapping[str, Any],
+    tenant: str | None,
+    tell: Tell | None,
+    only: Sequence[Line] | None = None,
 ) -> Copied:
     """Copy lines to a store that is opened for it."""
     kind = backend_for(url)
@@ -294,7 +322,7 @@ async def copy_to_url(
     backend = await kind.open(url, **options)
     try:
         ground = Ground(backend, codec=source.ground.codec, project=backend.capabilities.projected)
-        return await Mover(source, Engine(ground), tell).copy(tenant)
+        return await Mover(source, Engine(ground), tell).copy(tenant, only)
     finally:
         await backend.close()
 
@@ -400,7 +428,7 @@ def _of_steps(space: Space, listing: _Listing, steps: _Listing) -> _Listing:
         return {key: columns for key, columns in listing.items() if key in steps}
     if space is REFS:
         ids = {columns[0] for columns in steps.values()}
-        return {key: columns for key, columns in listing.items() if columns[0] in ids}
+        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] == HOLD}
     return listing
 
 
@@ -426,6 +454,11 @@ def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _
                 where=f"thread {line} in {url}",
                 hint=hint,
             )
+
+
+def _stands_for(there: Point, here: Point) -> bool:
+    """Whether a step that is there is the one that is here, and whole if that is."""
+    return there.hash == here.hash and (here.pruned or not there.pruned)
 
 
 async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:

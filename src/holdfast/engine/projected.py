@@ -168,20 +168,37 @@ def entries_of(header: Header) -> Iterator[tuple[str, str]]:
             yield key, text if len(text) <= CAP else "null"
 
 
-async def without(backend: Backend, line: Line, gone: Set[str], branches: Iterable[Branch]) -> list[Change]:
+async def transitions(backend: Backend, line: Line) -> list[Row]:
+    """The readable rows of a thread's steps."""
+    (rows,) = await backend.read([Scan(TRANSITIONS, tuple(line))])
+    return rows
+
+
+async def relabelled(backend: Backend, line: Line, branch: Branch) -> list[Change]:
+    """The changes that go together with another name of a branch, whether or not rows are written here."""
+    heads, found = await backend.read([Get(AGENT_STATES, [tuple(line)]), Scan(TRANSITIONS, tuple(line))])
+    rows = Rows(line)
+    # Whoever writes rows meanwhile may not know the name.
+    rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))
+    label = Known(None, NO_CHANNELS, 0, {branch.branch: branch.name}).label(branch.branch)
+    for row in found:
+        parent, _, number, *rest = row.columns
+        if number == branch.branch:
+            rows.put(TRANSITIONS, row.key[2:], parent, label, number, *rest)
+    return rows.changes
+
+
+async def without(
+    backend: Backend, line: Line, gone: Set[str], branches: Iterable[Branch], transitions: Sequence[Row]
+) -> list[Change]:
     """The changes that go together with the pruning of steps, whether or not rows are written here.
 
-    `branches` are those that are left.
+    `branches` are those that are left, `transitions` the rows of the steps that there were when it was chosen which go.
 
     If the checkpoint goes that is shown, nothing is shown of the thread until `Projector.follow`.
     """
-    heads, transitions, values, talk = await backend.read(
-        [
-            Get(AGENT_STATES, [tuple(line)]),
-            Scan(TRANSITIONS, tuple(line)),
-            Scan(STATE_VALUES, tuple(line)),
-            Scan(CONVERSATIONS, tuple(line)),
-        ]
+    heads, values, talk = await backend.read(
+        [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(CONVERSATIONS, tuple(line))]
     )
     rows = Rows(line)
     rows.changes.append(Expect(AGENT_STATES, tuple(line), heads[0].columns if heads else None))

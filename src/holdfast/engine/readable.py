@@ -36,7 +36,7 @@ _DEPTH = 64
 _MESSAGES = "messages"
 """In a channel of this name, plain strings are messages too."""
 
-_ROLES = {
+ROLES = {
     "human": "user",
     "HumanMessageChunk": "user",
     "ai": "assistant",
@@ -98,7 +98,7 @@ def _message(channel: str, packed: bytes) -> Message | None:
         return None
     role, kind = plain.get("role"), plain.get("type")
     if type(role) is not str:
-        role = _ROLES.get(kind) if type(kind) is str else None
+        role = ROLES.get(kind) if type(kind) is str else None
     if role is None or not ("content" in plain or "tool_calls" in plain):
         return None
     name = plain.get("name")

@@ -14,11 +14,13 @@ from holdfast.backends.spaces import BRANCHES, LINES, STEPS
 from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, Saving
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
-from holdfast.engine.lines import MAIN, ROOT, Lines, OnBranch, Place, Root
+from holdfast.engine.layout import Place
+from holdfast.engine.lines import MAIN, ROOT, Lines, OnBranch, Root
 from holdfast.engine.projected import Made
 from holdfast.engine.projection import Projector
 from holdfast.engine.records import Branch, Info, Line, Point, info_row, open_step
 from holdfast.engine.states import Held, States
+from holdfast.engine.words import Indexer
 from holdfast.errors import Conflict, Corrupt, Invalid
 from holdfast.model.diff import diff_maps
 from holdfast.model.large import set_aside
@@ -38,7 +40,14 @@ class Rebaser:
     """Makes new revisions of steps."""
 
     def __init__(
-        self, ground: Ground, lines: Lines, states: States, heads: Heads, appender: Appender, projector: Projector
+        self,
+        ground: Ground,
+        lines: Lines,
+        states: States,
+        heads: Heads,
+        appender: Appender,
+        projector: Projector,
+        indexer: Indexer,
     ) -> None:
         self._ground = ground
         self._lines = lines
@@ -46,6 +55,7 @@ class Rebaser:
         self._heads = heads
         self._appender = appender
         self._projector = projector
+        self._indexer = indexer
 
     async def save(self, *savings: Saving) -> list[Head]:
         """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
@@ -89,7 +99,9 @@ class Rebaser:
 
     async def _save_again(self, saving: Saving, old: _Old) -> Head | None:
         """The step that now has the id; None if the line changed meanwhile."""
-        line = saving.line
+        line, header = saving.line, old.step.header
+        if header.parents[1:]:
+            saving = replace(saving, merged=header.parents[1:], kind=header.kind)  # it is a merge, and stays one
         await self._check_parent(saving, old)
         info = await self._lines.info(line)
         riders = await self._appender.riders(saving, saving.id)
@@ -118,6 +130,8 @@ class Rebaser:
         if self._projector.on:
             rows = await self._projector.rows(line, moving.made())
             changes += rows.changes
+        if self._indexer.on:
+            changes += await self._indexer.rows(line, moving.made())
         if await self._ground.backend.apply(changes) is not None:
             self._projector.forget(line)
             return None
@@ -205,6 +219,7 @@ class Rebaser:
             stamp=header.stamp,
             schema=header.schema,
             time=header.time,
+            merged=header.parents[1:],
         )
         place = None if new_branch is None else Place(new_branch, 0)
         moved = await self._appender.prepare(

@@ -8,36 +8,36 @@ nobody reads until the next rewrite sweeps them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Ensure, Expect, Put, Row, Scan
-from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.port import Change, Delete, Ensure, Expect, Row, Scan
+from holdfast.backends.spaces import BRANCHES, NODES, OBJECTS, REFS, STEPS
+from holdfast.engine.deltas import Deltas
+from holdfast.engine.dropping import Removal
 from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
-from holdfast.engine.projected import without
 from holdfast.engine.projection import Projector
-from holdfast.engine.records import (
-    Branch,
-    Info,
-    Line,
-    Point,
-    fold_row,
-    info_row,
-    node_row,
-    object_rows,
-    open_step,
-)
+from holdfast.engine.protected import PIN, unheld
+from holdfast.engine.records import Branch, Info, Line, Point, fold_row, node_row, object_rows, open_step
+from holdfast.engine.rehearsal import Rehearsal
 from holdfast.engine.states import Held, States
-from holdfast.errors import Conflict
-from holdfast.model.drafts import EMPTY
+from holdfast.engine.walks import Walk
+from holdfast.engine.weights import Balance, balance, found_rows, next_page, rows_below
+from holdfast.engine.words import Indexer
+from holdfast.errors import Conflict, Corrupt
 from holdfast.model.large import pointers
 from holdfast.model.nodes import MapRoot, Origin
-from holdfast.model.objects import parse_pointer
+from holdfast.model.steps import Step
+from holdfast.model.trees import MissingNode
 
-_PAGE = 256
-"""How many steps are read at a time."""
+_FEW = 8
+"""How many steps are read at first: nobody knows how large they are."""
+
+_BATCH_BYTES = 1 << 20
+"""About how many bytes of nodes are stored at a time."""
 
 _ATTEMPTS = 100
 """How often a rewrite follows what was appended meanwhile before it gives up."""
@@ -54,106 +54,229 @@ Choose: TypeAlias = Callable[[Sequence[Point], Sequence[Branch]], Awaitable[Choi
 """Chooses what is to go, given a line's steps, branch by branch, and its branches but the first."""
 
 
+class Outcome(NamedTuple):
+    """What a rewrite did, or would do: what it gives back, and how many bytes the thread then has."""
+
+    freed: Balance
+    size: int
+
+
 class Rewriter:
     """Rewrites lines."""
 
-    def __init__(self, ground: Ground, lines: Lines, states: States, projector: Projector) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        lines: Lines,
+        states: States,
+        projector: Projector,
+        indexer: Indexer,
+        deltas: Deltas,
+    ) -> None:
         self._ground = ground
         self._backend = ground.backend
         self._lines = lines
         self._states = states
         self._projector = projector
+        self._indexer = indexer
+        self._deltas = deltas
 
     async def rewrite(self, line: Line, choose: Choose | None = None) -> None:
         """Fold a line from its first step on: its nodes are then as full as they can be, and what none needs is gone.
 
-        Steps that are chosen go. Where others follow them a stub is left, and those stay readable as they were. It is
-        done in full or not at all. Appends go on meanwhile. `Conflict` if another rewrite of the thread is under way.
+        Steps that are chosen go, but for pinned ones. Where others follow them a stub is left, and those stay readable
+        as they were. It is done in full or not at all. Appends go on meanwhile. `Conflict` if another rewrite of the
+        thread is under way, `Denied` if steps are chosen and the thread is held.
         """
+        await self._leased(line, choose, weighed=False)
+
+    async def prune(self, line: Line, choose: Choose) -> Outcome:
+        """The same; tells what that gave back."""
+        return await self._leased(line, choose, weighed=True)
+
+    async def rehearse(self, line: Line, choose: Choose) -> Outcome:
+        """What `prune` would give back. All is worked out as it does, and nothing is written."""
+        for _ in range(_ATTEMPTS):
+            info = await self._lines.info(line)
+            left = await balance(self._backend, _leftovers(line, info))
+            try:
+                outcome = await self._attempt(line, None, choose, weighed=True)
+            except (_Overtaken, MissingNode, Corrupt) as error:
+                if not isinstance(error, _Overtaken) and await self._lines.info(line) == info:
+                    raise
+                continue
+            if outcome is not None:
+                return outcome._replace(freed=outcome.freed.plus(left))
+        raise _kept_changing(line)
+
+    async def _leased(self, line: Line, choose: Choose | None, *, weighed: bool) -> Outcome:
         lease = Lease(self._ground, line, "rewrite")
         try:
             await lease.take()
+            left = Balance()
+            if weighed:
+                left = await balance(self._backend, _leftovers(line, await self._lines.info(line)))
             for _ in range(_ATTEMPTS):
                 try:
-                    if await self._rewrite(line, lease, choose):
+                    outcome = await self._attempt(line, lease, choose, weighed=weighed)
+                    if outcome is not None:
                         self._ground.cache.forget(line)
                         await self._projector.follow(line)
-                        return
+                        return outcome._replace(freed=outcome.freed.plus(left))
                 except _Overtaken:
                     await self._lines.info(line)  # says so if the line is gone
                 await lease.show_life()
-            raise Conflict("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
+            raise _kept_changing(line)
         finally:
             await lease.give_back()
 
-    async def _rewrite(self, line: Line, lease: Lease, choose: Choose | None) -> bool:
+    async def _attempt(
+        self, line: Line, lease: Lease | None, choose: Choose | None, *, weighed: bool
+    ) -> Outcome | None:
+        """Rewrite a line as it is now; without a lease, only as if. None if it changed meanwhile."""
         info = await self._lines.info(line)
-        await self._sweep(line, info, lease)
+        if lease is not None:
+            await self._sweep(line, info, lease)
         branches = await self._lines.branches(line)
-        choice, known = Choice(frozenset()), None
+        choice, points = Choice(frozenset()), None
+        guards: Sequence[Change] = ()
         if choose is not None:
-            points = await self._points(line, branches)
-            choice, known = await choose(points, branches), {point[:2] for point in points}
+            points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+            choice = await self._spared(line, points, await choose(points, branches))
             if not choice.dropped:
-                return await self._backend.apply([self._lines.unchanged(line, info), *choice.changes]) is None
-        walk = _Walk(line, info, lease, branches, choice.dropped)
+                return await self._only(line, info, lease, choice.changes)
+            guards = await unheld(self._backend, [line])
+            carried = await self._deltas.carried(line, points, branches, choice.dropped)
+            choice = choice._replace(changes=[*choice.changes, *carried])
+        walk = Walk(line, info, branches, choice.dropped, points)
+        with Rehearsal() as rehearsal:
+            walk.rehearsal = rehearsal if lease is None else None
+            return await self._walked(walk, lease, guards, choice, weighed=weighed)
+
+    async def _walked(
+        self, walk: Walk, lease: Lease | None, guards: Sequence[Change], choice: Choice, *, weighed: bool
+    ) -> Outcome | None:
+        line, info = walk.line, walk.info
+        for branch in walk.branches:
+            if not await self._follow(walk, lease, branch):
+                return None
+        removal = None
+        if choice.dropped:
+            words = await self._indexer.after_prune(line, choice.dropped, await self._after_gaps(walk))
+            removal = await Removal.of(self._backend, walk, words)
+        freed = Balance()
+        if weighed:
+            # Once: those who append meanwhile are not to be first again and again.
+            gone = Delete(NODES, (*line, info.form))
+            changes = await self._changes(walk, removal, choice)
+            freed = (await balance(self._backend, [*changes, gone])).plus(walk.added)
+        if lease is None:
+            return Outcome(freed, walk.size)
         while True:
-            for branch in (_FIRST, *branches):
-                if not await self._follow(walk, branch, known):
-                    return False
-            changes = [
+            for branch in await self._appended(walk):
+                if not await self._follow(walk, lease, branch):
+                    return None
+            fixed = [
                 lease.condition(),
                 self._lines.unchanged(line, info),
                 Expect(BRANCHES, (*line, walk.branches[-1].branch + 1), None),
-                *(Expect(STEPS, (*line, branch, walk.done[branch]), None) for branch in walk.done),
+                *guards,
             ]
-            switched = walk.switched()
-            if choice.dropped:
-                changes += await self._removed(walk, switched)
-            changes += switched
-            failed = await self._backend.apply([*changes, *choice.changes])
+            ends = (Expect(STEPS, (*line, branch, walk.done[branch]), None) for branch in walk.done)
+            failed = await self._backend.apply([*fixed, *ends, *await self._changes(walk, removal, choice)])
             if failed is None:
                 break
-            if failed < 3:  # not ours any more, or changed in more than its newest steps
+            if failed < len(fixed):  # not ours any more, or changed in more than its newest steps
                 if not await lease.is_held():
                     raise _taken_over(line)
-                return False
+                return None
         await self._sweep(line, walk.fresh, lease)
-        return True
+        return Outcome(freed, walk.size)
 
-    async def _points(self, line: Line, branches: Sequence[Branch]) -> list[Point]:
-        points: list[Point] = []
-        for branch in (_FIRST, *branches):
-            (rows,) = await self._backend.read([Scan(STEPS, (*line, branch.branch), bodies=False)])
-            points += map(Point.of, rows)
-        return points
+    async def _after_gaps(self, walk: Walk) -> list[tuple[Point, Step]]:
+        """The steps that stay and follow some that go."""
+        keys = [(*walk.line, *point[:2]) for point in walk.after_gaps]
+        return [
+            (Point.of(row), open_step(walk.line, row, self._ground.max_bytes))
+            async for row in found_rows(self._backend, STEPS, keys)
+        ]
 
-    async def _follow(self, walk: _Walk, branch: Branch, known: Set[tuple[int, int]] | None) -> bool:
+    async def _changes(self, walk: Walk, removal: Removal | None, choice: Choice) -> list[Change]:
+        """What switches to the new form."""
+        switched = walk.switched()
+        removed = [] if removal is None else await removal.changes(walk, switched)
+        return [*removed, *switched, *choice.changes]
+
+    async def _spared(self, line: Line, points: Sequence[Point], choice: Choice) -> Choice:
+        """The same choice, but for steps that are pinned."""
+        if not choice.dropped:
+            return choice
+        (rows,) = await self._backend.read([Scan(REFS, (*line, PIN))])
+        pinned = {str(row.columns[0]) for row in rows}
+        last = {each.id: each for each in sorted(points, key=lambda each: each.revision) if each.id in pinned}
+        return choice._replace(dropped=choice.dropped - {each[:2] for each in last.values()})
+
+    async def _only(self, line: Line, info: Info, lease: Lease | None, changes: Sequence[Change]) -> Outcome | None:
+        """Make the changes that were chosen; no step goes."""
+        freed = await balance(self._backend, changes)
+        if lease is not None and await self._backend.apply([self._lines.unchanged(line, info), *changes]) is not None:
+            return None
+        return Outcome(freed, (await self._lines.summary(line)).size)
+
+    async def _appended(self, walk: Walk) -> list[Branch]:
+        """The branches that have steps beyond those that were gone past."""
+        numbers = list(walk.done)
+        found = await self._backend.read(
+            [Scan(STEPS, (*walk.line, n), start=(walk.done[n],), limit=1, bodies=False) for n in numbers]
+        )
+        longer = {number for number, rows in zip(numbers, found, strict=True) if rows}
+        return [branch for branch in walk.branches if branch.branch in longer]
+
+    async def _follow(self, walk: Walk, lease: Lease | None, branch: Branch) -> bool:
         """Fold what a branch has beyond what was folded before.
 
         False if a step that was not known when the choice was made follows one that goes.
         """
         number = branch.branch
-        while True:
-            start = walk.done.setdefault(number, 0)
-            scan = Scan(STEPS, (*walk.line, number), (start,), (start + _PAGE,))
-            (rows,) = await self._backend.read([scan])
-            for row in rows:
-                point = Point.of(row)
-                if point.pruned or point[:2] in walk.dropped:
-                    walk.drop(point)
-                elif known is not None and point[:2] not in known and walk.last(branch) is None:
-                    return False
-                else:
-                    await self._fold_step(walk, row, walk.last(branch))
-            walk.done[number] = start + len(rows)
-            if len(rows) < _PAGE:
-                return True
+        if number not in walk.done:
+            for gone, points in groupby(walk.known.get(number, ()), walk.goes):
+                if gone:
+                    for point in points:
+                        walk.drop(point)
+                    continue
+                run = list(points)
+                async for row in self._rows(walk, number, run[0].seq, run[-1].seq + 1):
+                    await self._fold_step(walk, lease, row, walk.last(branch))
+                if walk.done.get(number) != run[-1].seq + 1:
+                    raise _Overtaken
+            walk.done.setdefault(number, 0)
+        async for row in self._rows(walk, number, walk.done[number], None):
+            point = Point.of(row)
+            if point.pruned:
+                walk.drop(point)
+            elif walk.known and walk.last(branch) is None:
+                return False
+            else:
+                await self._fold_step(walk, lease, row, walk.last(branch))
+        return True
 
-    async def _fold_step(self, walk: _Walk, row: Row, last: Held | None) -> None:
+    async def _rows(self, walk: Walk, branch: int, start: int, stop: int | None) -> AsyncIterator[Row]:
+        """The steps of a branch from a number on, up to another."""
+        page = _FEW
+        while stop is None or start < stop:
+            end = start + page if stop is None else min(start + page, stop)
+            (rows,) = await self._backend.read([Scan(STEPS, (*walk.line, branch), (start,), (end,))])
+            for row in rows:
+                yield row
+            if len(rows) < end - start:
+                return
+            start, page = end, next_page(page, rows)
+
+    async def _fold_step(self, walk: Walk, lease: Lease | None, row: Row, last: Held | None) -> None:
         """Store the nodes of a step's state, where it is to be a folded one."""
         line, point = walk.line, Point.of(row)
         step = open_step(line, row, self._ground.max_bytes)
+        walk.merged.update(parent[:2] for parent in step.header.parents[1:])
         if last is None:
             # What it follows goes. All that its state is made of is taken over, with where it came from.
             held = await self._states.hold(line, point)
@@ -161,54 +284,72 @@ class Rewriter:
                 held = await self._states.load(line, point)
             tree = await self._states.tree(line, held)
             walk.pointers |= tree.pointers
-            await self._store(walk, row, tree.root, tree.nodes, tree.objects)
+            await self._store(walk, lease, row, tree.root, tree.nodes, tree.objects)
             return
-        held = Held(last.root, last.form, (*last.tail, (Origin(*point[:2]), step.edit)))
+        held = Held(last.root, last.form, (*last.tail, (Origin(*point[:2]), step.edit)), fresh=last.fresh)
         walk.pointers.update(pointers(step.edit))
-        if len(held.tail) < self._ground.fold_every:
+        # Where steps go, the others are folded where they were: what follows them can then be left as it is.
+        if len(held.tail) < self._ground.fold_every and (point.tail or not walk.dropped):
             walk.keep(row, held, ())
             return
         ws, root = await self._states.fold(line, held)
         walk.pointers.update(ws.objects)
-        await self._store(walk, row, root, ws.created, ws.objects)
+        await self._store(walk, lease, row, root, ws.created, ws.objects)
         self._states.keep_nodes(ws)
 
     async def _store(
-        self, walk: _Walk, row: Row, root: MapRoot, nodes: Mapping[bytes, bytes], objects: Mapping[bytes, bytes]
+        self,
+        walk: Walk,
+        lease: Lease | None,
+        row: Row,
+        root: MapRoot,
+        nodes: Mapping[bytes, bytes],
+        objects: Mapping[bytes, bytes],
     ) -> None:
         line, point = walk.line, Point.of(row)
-        rows = [Ensure(NODES, node_row(line, walk.fresh.form, id, data)) for id, data in nodes.items()]
-        rows += [Ensure(OBJECTS, each) for at, value in objects.items() for each in object_rows(line, at, value)]
-        conditions = [walk.lease.condition(), self._lines.unchanged(line, walk.info)]
-        if await self._backend.apply([*conditions, *rows]) is not None:
-            if not await walk.lease.is_held():
-                raise _taken_over(line)
-            raise _Overtaken
-        await walk.lease.show_life()
+        made = [node_row(line, walk.fresh.form, id, data) for id, data in nodes.items()]
+        large = [each for at, value in objects.items() for each in object_rows(line, at, value)]
+        there = {each.key async for each in found_rows(self._backend, OBJECTS, [each.key for each in large])}
+        walk.add([*made, *(each for each in large if each.key not in there)])
+        if walk.rehearsal is not None:
+            walk.rehearsal.store({**nodes, **objects})
+        if lease is not None:
+            changes = [*(Ensure(NODES, each) for each in made), *(Ensure(OBJECTS, each) for each in large)]
+            for batch in _batches(changes):
+                conditions = [lease.condition(), self._lines.unchanged(line, walk.info)]
+                if await self._backend.apply([*conditions, *batch]) is not None:
+                    if not await lease.is_held():
+                        raise _taken_over(line)
+                    raise _Overtaken
+                await lease.show_life()
         stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
         walk.folds.append(stored)
-        walk.keep(row, Held(root, walk.fresh.form), [*(each.row.body for each in rows), stored.body])
-
-    async def _removed(self, walk: _Walk, switched: Sequence[Change]) -> list[Change]:
-        """What goes together with the dropped steps, besides what the switch removes."""
-        line = walk.line
-        refs, objects = await self._backend.read([Scan(REFS, tuple(line)), Scan(OBJECTS, tuple(line), bodies=False)])
-        gone = walk.dropped_ids - walk.kept_ids
-        changes: list[Change] = [Delete(WRITES, (*line, id)) for id in sorted(gone)]
-        changes += (Delete(REFS, row.key) for row in refs if row.key[2] != "lease" and row.columns[0] in gone)
-        used = {parse_pointer(pointer).digest for pointer in walk.pointers}
-        unused = {row.key[2] for row in objects} - used
-        changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(map(bytes, unused)))  # type: ignore[arg-type]
-        deleted = {each.prefix[2:] for each in switched if isinstance(each, Delete) and each.space is BRANCHES}
-        left = [branch for branch in walk.branches[1:] if (branch.branch,) not in deleted]
-        return changes + await without(self._backend, line, gone, left)
+        fresh: Mapping[bytes, bytes] = {} if walk.rehearsal is None else walk.rehearsal
+        held = Held(root, walk.fresh.form, fresh=fresh)
+        walk.keep(row, held, [*(each.body for each in (*made, *large)), stored.body])
 
     async def _sweep(self, line: Line, info: Info, lease: Lease) -> None:
         """Remove the nodes of the form before this one, and those of a rewrite that came to nothing."""
         conditions = [lease.condition(), self._lines.unchanged(line, info)]
-        swept = [Delete(NODES, (*line, info.form - 1)), Delete(NODES, (*line, info.form + 1))]
         # Refused, it is for whoever has the lease now.
-        await self._backend.apply([*conditions, *swept])
+        await self._backend.apply([*conditions, *_leftovers(line, info)])
+
+
+def _leftovers(line: Line, info: Info) -> list[Change]:
+    return [Delete(NODES, (*line, info.form - 1)), Delete(NODES, (*line, info.form + 1))]
+
+
+def _batches(changes: Sequence[Ensure]) -> Iterable[Sequence[Ensure]]:
+    """The same changes in batches that are not too large, of what nobody sees yet."""
+    batch: list[Ensure] = []
+    size = 0
+    for change in changes:
+        if batch and size + len(change.row.body) > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(change)
+        size += len(change.row.body)
+    yield batch
 
 
 def _taken_over(line: Line) -> Conflict:
@@ -216,107 +357,13 @@ def _taken_over(line: Line) -> Conflict:
         "another took this rewrite of the thread for dead, and began its own",
         where=f"thread {line}",
         hint="Wait for it to end",
+        code="lease-lost",
     )
+
+
+def _kept_changing(line: Line) -> Conflict:
+    return Conflict("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
 
 
 class _Overtaken(Exception):
     """The line changed while it was rewritten."""
-
-
-_FIRST = Branch(0, 0, 0, 0, "")
-
-
-class _Walk:
-    """How far a rewrite has come."""
-
-    def __init__(
-        self, line: Line, info: Info, lease: Lease, branches: Sequence[Branch], dropped: Set[tuple[int, int]]
-    ) -> None:
-        self.line = line
-        self.info = info
-        self.fresh = info._replace(version=info.version + 1, form=info.form + 1)
-        self.lease = lease
-        self.branches = (_FIRST, *branches)
-        self.dropped = dropped
-        self.done: dict[int, int] = {}
-        """How many steps of each branch are done."""
-        self.folds: list[Row] = []
-        self.pointers: set[bytes] = set()
-        """Those of large values that are still needed."""
-        self.kept_ids: set[str] = set()
-        self.dropped_ids: set[str] = set()
-        self._starts = {(each.base_branch, each.base_length - 1) for each in branches}
-        self._bases: dict[tuple[int, int], Held] = {(0, -1): Held(EMPTY, 0)}
-        self._last: dict[int, Held | None] = {}
-        self._sizes: dict[int, int] = {}
-        self._lengths: dict[int, int] = {}
-        """How many steps of each branch there are up to the last that is kept."""
-        self._changed: dict[tuple[int, int], Row] = {}
-        self._stubs: dict[tuple[int, int], Point | None] = {}
-        """What is to be where steps were; None where it is there already."""
-
-    def last(self, branch: Branch) -> Held | None:
-        """The state before the next step of a branch; None if the step of that state goes."""
-        if branch.branch in self._last:
-            return self._last[branch.branch]
-        return self._bases.get((branch.base_branch, branch.base_length - 1))
-
-    def keep(self, row: Row, held: Held, stored: Iterable[bytes]) -> None:
-        """Go past a step that stays."""
-        point = Point.of(row)
-        self._reached(point, held)
-        self.kept_ids.add(point.id)
-        self._lengths[point.branch] = point.seq + 1
-        size = point.size
-        if self.dropped:
-            size = self._sizes.get(point.branch, 0) + len(row.body) + sum(map(len, stored))
-            self._sizes[point.branch] = size
-        now = point._replace(tail=len(held.tail), size=size)
-        if now != point:
-            self._changed[point[:2]] = now.row(self.line, row.body)
-
-    def drop(self, point: Point) -> None:
-        """Go past a step that goes, or went before."""
-        self._reached(point, None)
-        stub = point.stub()._replace(size=self._sizes.get(point.branch, 0))
-        self._stubs[point[:2]] = None if stub == point else stub
-        if not point.pruned:
-            self.dropped_ids.add(point.id)
-
-    def _reached(self, point: Point, held: Held | None) -> None:
-        self._last[point.branch] = held
-        if point[:2] in self._starts and held is not None:
-            self._bases[point[:2]] = held
-
-    def switched(self) -> list[Change]:
-        """The changes that make the new form the one that is read."""
-        changes: list[Change] = [Delete(FOLDS, tuple(self.line)), *(Put(FOLDS, row) for row in self.folds)]
-        changes += (Put(STEPS, row) for row in self._changed.values())
-        if self.dropped:
-            lengths = self._kept_lengths()
-            for branch in self.branches[1:]:
-                if not lengths[branch.branch] and not self._is_start(branch):
-                    changes.append(Delete(BRANCHES, (*self.line, branch.branch)))
-            stubs = 0
-            for (number, seq), stub in self._stubs.items():
-                if seq >= lengths[number]:
-                    changes.append(Delete(STEPS, (*self.line, number, seq)))
-                else:
-                    stubs += 1
-                    if stub is not None:
-                        changes.append(Put(STEPS, stub.row(self.line, b"")))
-            self.fresh = self.fresh._replace(pruned=stubs)
-        return [*changes, Put(LINES, info_row(self.line, self.fresh))]
-
-    def _is_start(self, branch: Branch) -> bool:
-        """Whether a branch without steps of its own can be gone on with."""
-        place = (branch.base_branch, branch.base_length - 1)
-        return not self.done.get(branch.branch) and (place in self._bases)
-
-    def _kept_lengths(self) -> dict[int, int]:
-        """How many places of each branch are still needed: by its own steps, or by branches that start from them."""
-        lengths = {branch.branch: self._lengths.get(branch.branch, 0) for branch in self.branches}
-        for branch in reversed(self.branches[1:]):
-            if lengths[branch.branch] or self._is_start(branch):
-                lengths[branch.base_branch] = max(lengths[branch.base_branch], branch.base_length)
-        return lengths

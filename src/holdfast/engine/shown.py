@@ -43,6 +43,14 @@ class Shown:
             return known[0][key]
         return await self._nodes(views.whole(self._ws, (await self._one(key))[0]))
 
+    async def find(self, key: bytes) -> Packed | None:
+        """The same; None if there is no such channel."""
+        known = self._held.known
+        if known is not None and not known[1]:
+            return known[0].get(key)
+        found = await self._nodes(views.one(self._ws, await self._state(), key))
+        return None if found is None else await self._nodes(views.whole(self._ws, found[0]))
+
     async def items(self, key: bytes, places: Sequence[int]) -> list[bytes]:
         """Some items of a list, in rising order."""
         if not places:

@@ -186,7 +186,7 @@ class States:
         assert held.known is not None  # noqa: S101
         packed = held.known[0]
         if held.pointers is None:
-            held.pointers = frozenset(_pointers(packed))
+            held.pointers = frozenset(pointers_in(packed))
         return await self._resolved(line, packed, held.pointers) if held.pointers else packed
 
     async def _whole_held(self, line: Line, point: Point) -> Held:
@@ -281,11 +281,11 @@ class States:
         ws, root = await self.fold(line, held)
         held, reader = replace(held, fresh={**held.fresh, **ws.created}), Workspace()
         state = await self.nodes(line, held, fold.read(reader, root))
-        return Tree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(_pointers(state)))
+        return Tree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(pointers_in(state)))
 
     async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
         """A packed state with every large value in place of its pointer."""
-        pointers = frozenset(_pointers(packed))
+        pointers = frozenset(pointers_in(packed))
         return await self._resolved(line, packed, pointers) if pointers else packed
 
     async def _resolved(self, line: Line, packed: PackedMap, pointers: frozenset[bytes]) -> PackedMap:
@@ -341,12 +341,13 @@ class States:
 
     async def with_large(self, line: Line, held: Held, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
         """What a computation returns that may ask for large values; it is begun again when one had to be fetched."""
-        at_hand = dict(held.fresh)
+        at_hand: dict[bytes, bytes] = {}
 
         def load(pointer: bytes) -> bytes:
-            if pointer not in at_hand:
+            value = at_hand.get(pointer) or held.fresh.get(pointer)
+            if value is None:
                 raise _MissingLarge(pointer)
-            return at_hand[pointer]
+            return value
 
         while True:
             try:
@@ -364,7 +365,8 @@ def weigh(packed: Packed) -> int:
     return sum(map(weigh, packed.values())) + 2 * _OBJECT * len(packed)
 
 
-def _pointers(packed: Packed) -> Iterable[bytes]:
+def pointers_in(packed: Packed) -> Iterable[bytes]:
+    """What stands for large values in a packed state."""
     if isinstance(packed, bytes):
         if is_pointer(packed):
             yield packed
@@ -372,7 +374,7 @@ def _pointers(packed: Packed) -> Iterable[bytes]:
         yield from compress(packed, map(_starts_like_pointer, packed))
     else:
         for value in packed.values():
-            yield from _pointers(value)
+            yield from pointers_in(value)
 
 
 def _resolve(packed: Packed, values: Mapping[bytes, bytes]) -> Packed:

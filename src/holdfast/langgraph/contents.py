@@ -13,10 +13,10 @@ from typing import Any, cast
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from holdfast.engine.deltas import FOLLOWS, KEPT
 from holdfast.errors import Invalid, Unsupported
 
-KEPT = "__checkpoint__"
-"""The channel that holds what a checkpoint has besides its channels."""
+__all__ = ["KEPT", "Serialized", "checkpoint_of", "kept", "loaded", "serialized", "values_of", "versions_of"]
 
 _VERSION, _SEEN = "version of ", "seen by "
 _OWN = frozenset({"id", "ts", "channel_values", "channel_versions", "versions_seen"})
@@ -42,7 +42,7 @@ def kept(checkpoint: Checkpoint, parent: str | None) -> dict[str, Any]:
     for node, seen in checkpoint["versions_seen"].items():
         entries[f"{_SEEN}{node}"] = seen
     if parent is not None:
-        entries["follows"] = parent
+        entries[FOLLOWS] = parent
     return entries
 
 
@@ -70,7 +70,7 @@ def checkpoint_of(id: str, stamp: str, state: dict[str, Any]) -> tuple[Checkpoin
             seen[name[len(_SEEN) :]] = value
         else:
             others[name] = value
-    parent = others.pop("follows", None)
+    parent = others.pop(FOLLOWS, None)
     checkpoint = {
         "v": others.pop("v", 1),
         "ts": stamp,
@@ -86,11 +86,6 @@ def checkpoint_of(id: str, stamp: str, state: dict[str, Any]) -> tuple[Checkpoin
 def versions_of(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The versions of channels, of what was kept of a checkpoint."""
     return {name[len(_VERSION) :]: version for name, version in entries.items() if name.startswith(_VERSION)}
-
-
-def follows(entries: Mapping[str, Any]) -> str | None:
-    """The parent that was named where it is not the step's, of what was kept of a checkpoint."""
-    return entries.get("follows")
 
 
 def serialized(serde: SerializerProtocol, value: Any) -> Serialized:

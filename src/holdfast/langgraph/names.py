@@ -1,7 +1,7 @@
 """How a LangGraph thread and namespace are called in a store.
 
 A thread's own checkpoints are in the thread of the same name, so that `store.log("chat-1")` shows them. Those of a
-subgraph are in a thread of their own, `chat-1␟child:6f…`. No two pairs of thread and namespace share a name.
+subgraph are in a thread of their own, `chat-1␟child:6f…`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,22 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from holdfast.engine.namespaces import MARK, split_name, thread_name
 from holdfast.engine.records import Line, check_name
 from holdfast.errors import Invalid
 
-MARK = "␟"
-"""Between a thread's name and a namespace; doubled where it is part of the thread's own."""
-
-
-def thread_name(thread_id: str, namespace: str = "") -> str:
-    """The name under which a store keeps the checkpoints of a LangGraph thread, or of a subgraph's namespace in it."""
-    if namespace.startswith(MARK):
-        raise Invalid(f"a namespace does not start with {MARK}", where=repr(namespace)[:80])
-    name = thread_id.replace(MARK, MARK * 2)
-    return name + MARK + namespace if namespace or not thread_id else name
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """The thread's id and the namespace, of a name in a store."""
-    thread_id, start = "", 0
-    while (place := name.find(MARK, start)) >= 0:
-        thread_id += name[start:place]
-        if name[place + 1 : place + 2] != MARK:
-            return thread_id, name[place + 1 :]
-        thread_id, start = thread_id + MARK, place + 2
-    return thread_id + name[start:], ""
+__all__ = [
+    "MARK",
+    "checkpoint_of",
+    "config_of",
+    "configurable",
+    "line",
+    "line_of",
+    "namespace_of",
+    "split_name",
+    "thread_name",
+    "thread_of",
+]
 
 
 def configurable(config: RunnableConfig | None) -> Mapping[str, Any]:

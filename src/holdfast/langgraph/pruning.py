@@ -12,18 +12,16 @@ from holdfast.engine.core import Engine
 from holdfast.engine.lines import NAME, TAG
 from holdfast.engine.records import Branch, Line, Point
 from holdfast.engine.rewrite import Choice, Choose
-from holdfast.langgraph.deltas import Deltas
 
 _Places: TypeAlias = set[tuple[int, int]]
 
 
 class Pruner:
-    """Prunes lines, and keeps with the checkpoints that stay what their delta channels need of the others."""
+    """Prunes lines. What the delta channels of the checkpoints that stay need of the others is carried over to them."""
 
     def __init__(self, engine: Engine, codec: Codec) -> None:
         self._engine = engine
         self._codec = codec
-        self._deltas = Deltas(engine, codec)
 
     async def keep_latest(self, line: Line) -> None:
         """Keep the latest checkpoint, and those that have a name or a tag."""
@@ -35,7 +33,7 @@ class Pruner:
             wanted.add(max(last, default=""))
             return {point[:2] for point in points} - {last[id][:2] for id in wanted if id in last}
 
-        await self._engine.rewriter.rewrite(line, self._dropping(line, others))
+        await self._engine.rewriter.rewrite(line, _dropping(others))
 
     async def drop_runs(self, tenant: str, run_ids: Collection[str]) -> None:
         """Drop the checkpoints that belong to some runs, of all lines."""
@@ -57,26 +55,15 @@ class Pruner:
 
         lines = [line async for line, point in self._engine.lines.every_step(tenant) if is_candidate(point)]
         for line in dict.fromkeys(lines):
-            await self._engine.rewriter.rewrite(line, self._dropping(line, partial(of_runs, line)))
+            await self._engine.rewriter.rewrite(line, _dropping(partial(of_runs, line)))
 
-    def _dropping(self, line: Line, which: Callable[[Sequence[Point]], Awaitable[_Places]]) -> Choose:
-        async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
-            there = [point for point in points if not point.pruned]
-            dropped = await which(there)
-            ids = {point.id for point in there if point[:2] in dropped}
-            bases = {each.branch: (each.base_branch, each.base_length - 1) for each in branches}
-            changes = []
-            for point in there:
-                if point[:2] in dropped:
-                    continue
-                parent = (point.branch, point.seq - 1) if point.seq else bases.get(point.branch)
-                # Only these can have been said to follow another than they do.
-                named = await self._deltas.follows(line, point) if not point.depth or point.revision else None
-                if parent in dropped or named in ids:
-                    changes += await self._deltas.carry(line, point)
-            return Choice(frozenset(dropped), changes)
 
-        return choose
+def _dropping(which: Callable[[Sequence[Point]], Awaitable[_Places]]) -> Choose:
+    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+        del branches  # what is to go does not depend on them
+        return Choice(frozenset(await which([point for point in points if not point.pruned])))
+
+    return choose
 
 
 def _last_revisions(points: Sequence[Point]) -> dict[str, Point]:

@@ -23,9 +23,11 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from holdfast.checkpoints import to_datetime
 from holdfast.codec import Codec
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.core import Engine
+from holdfast.engine.deltas import History
 from holdfast.engine.drivers import arun, both, run
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import ROOT
@@ -34,7 +36,6 @@ from holdfast.engine.writes import Write
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.langgraph import contents, names
 from holdfast.langgraph.contents import KEPT
-from holdfast.langgraph.deltas import Deltas, History
 from holdfast.langgraph.listing import Listing
 from holdfast.langgraph.pruning import Pruner
 from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpack_state
@@ -266,7 +267,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         for head, packed, pending in zip(heads, states, writes, strict=True):
             recent = self._engine.recent(line, self._codec)
             state = recent.unpack(packed) if to_go_on else unpack_state(self._codec, packed)
-            checkpoint, follows = contents.checkpoint_of(head.header.id, head.header.stamp, state)
+            # Those that were saved past LangGraph have no time of its own.
+            stamp = head.header.stamp or to_datetime(head.point.time).isoformat()
+            checkpoint, follows = contents.checkpoint_of(head.header.id, stamp, state)
             values = checkpoint["channel_values"]
             if self._dumps is not None or contents.Serialized in map(type, values.values()):
                 values.update((name, contents.loaded(self._dumps, value, name)) for name, value in values.items())
@@ -398,7 +401,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         except NotFound:
             pass
         else:
-            deltas = Deltas(self._engine, self._codec)
+            deltas = self._engine.deltas(self._codec)
             with suppress(NotFound):
                 histories = await self._engine.lines.reading(line, point, partial(deltas.history, line, channels))
         return {channel: self._delta(channel, history) for channel, history in histories.items()}

@@ -47,8 +47,8 @@ def _diff_slot(ws: Workspace, slot: Slot, new: Packed, depth: int) -> Rounds[Ope
 
 def _diff_list(ws: Workspace, root: ListRoot, new: list[bytes], depth: int) -> Rounds[Operation]:
     segments = [] if root.child is None else (yield from ws.load_indexes(root.child))
-    first, start = _matching(segments, new)
-    last, end = _matching_back(segments[first:], new[start:])
+    first, start = matching(segments, new)
+    last, end = matching_back(segments[first:], new[start:])
     unlike = segments[first : len(segments) - last]
     yield from ws.fetch(segment.id for segment in unlike)
     old = [value for segment in unlike for value in ws.segment(segment).values]
@@ -68,7 +68,7 @@ def _shifted(part: Keep | Change | tuple[bytes, ...], by: int) -> Keep | Change 
     return Change(part.place + by, part.operation) if isinstance(part, Change) else part
 
 
-def _matching(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
+def matching(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
     """How many segments from the start on hold just the new items, and how many items those are."""
     start = 0
     for i, segment in enumerate(segments):
@@ -79,7 +79,7 @@ def _matching(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
     return len(segments), start
 
 
-def _matching_back(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
+def matching_back(segments: list[Child], new: list[bytes]) -> tuple[int, int]:
     """The same, from the end backwards."""
     end = len(new)
     for i, segment in enumerate(reversed(segments)):

@@ -1,28 +1,33 @@
 """Three-way merge of packed states.
 
 What only one side changed is taken from that side. Dicts are merged key by key, lists item by item around what is
-unchanged, texts line by line. Where both sides changed the same thing differently there is a *clash*: a resolver may
-settle it, else our side stands and the clash is reported.
+unchanged, texts line by line; so are dicts in lists, where neither side added or removed items. Where both sides
+changed the same thing differently there is a *clash*: a resolver may settle it, else our side stands and the clash is
+reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
-
-from msgspec.msgpack import decode
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.codec import wire
 from holdfast.model import sequences
 from holdfast.model.diff import diff
-from holdfast.model.packed import Packed, PackedMap, as_items, as_map
+from holdfast.model.packed import Packed, PackedMap, as_items, as_map, flatten
 
-Path: TypeAlias = tuple[bytes | int, ...]
-"""The way to a value: packed keys of dicts, and places in (our) lists."""
+T = TypeVar("T")
+
+Path: TypeAlias = tuple[bytes | int | slice, ...]
+"""The way to a value: packed keys of dicts, places in lists, and stretches of lists, as they are merged so far with our
+side in them."""
 
 
 class Clash(NamedTuple):
-    """Both sides changed the same thing differently. None: the side has nothing there."""
+    """Both sides changed the same thing differently. None: the side has nothing there.
+
+    Where the path ends in a stretch of a list, the three are the items that are there, of which there may be none.
+    """
 
     path: Path
     base: Packed | None
@@ -63,18 +68,6 @@ def union(clash: Clash) -> Resolution | None:
         return None
     known = {*clash.ours, *(clash.base if isinstance(clash.base, list) else ())}
     return Resolution([*clash.ours, *(item for item in clash.theirs if item not in known)])
-
-
-def path_text(path: Path) -> str:
-    """The path for people, as in `messages[3]`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            key = decode(part)
-            text += f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
-    return text.removeprefix(".")
 
 
 def merge(base: PackedMap, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None) -> Merged:
@@ -130,16 +123,49 @@ class _Merging:
         for part in _regions(base, ours, theirs):
             settled = _settle(*part)
             if settled is None:
-                value = self._clash(Clash((*path, len(merged)), *map(list, part)))
-                settled = [] if value is None else as_items(value) or []
+                settled = self._stretch(path, len(merged), *map(list, part))
             merged += settled
         return merged
 
+    def _stretch(
+        self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
+    ) -> list[bytes]:
+        """What becomes of a stretch of a list that both sides changed.
+
+        The resolver is asked about what clashes inside its items first, and then about the stretch as a whole.
+        """
+        known = len(self.clashes)
+        items = self._items(path, start, base, ours, theirs)
+        inside = self.clashes[known:]
+        if items is not None and not inside:
+            return items
+        del self.clashes[known:]
+        clash = Clash((*path, slice(start, start + len(ours))), base, ours, theirs)
+        resolution = self._resolver(clash)
+        if resolution is None:
+            self.clashes += inside or [clash]
+            return ours if items is None else items
+        return [] if resolution.value is None else as_items(resolution.value) or []
+
+    def _items(
+        self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
+    ) -> list[bytes] | None:
+        """A stretch merged item by item, where each has its counterparts, and is a dict if both sides changed it."""
+        if not len(base) == len(ours) == len(theirs):
+            return None
+        items = list(zip(base, ours, theirs, strict=True))
+        if any(_settle(*each) is None and None in map(as_map, each) for each in items):
+            return None
+        merged = (self.value((*path, start + place), *each) for place, each in enumerate(items))
+        return [flatten(value) for value in merged if value is not None]
+
 
 def _same(one: Packed | None, other: Packed | None) -> bool:
-    if one is None or other is None:
+    if one is None or other is None or one is other:
         return one is other
-    return one is other or diff(one, other) is None
+    if type(one) is type(other) and not isinstance(one, dict):
+        return one == other
+    return diff(one, other) is None
 
 
 def _or_empty(base: Packed | None) -> PackedMap:
@@ -147,8 +173,8 @@ def _or_empty(base: Packed | None) -> PackedMap:
     return {} if entries is None else entries
 
 
-def _settle(base: Sequence[bytes], ours: Sequence[bytes], theirs: Sequence[bytes]) -> Sequence[bytes] | None:
-    """What becomes of a region, if at most one side changed it or both did the same; else None."""
+def _settle(base: T, ours: T, theirs: T) -> T | None:
+    """What becomes of a region or an item, if at most one side changed it or both did the same; else None."""
     if ours == theirs or base == theirs:
         return ours
     return theirs if base == ours else None

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import STEPS, Json, Scalar, Space
+from holdfast.backends.spaces import STEPS, Json, Scalar, Space, Words
 
 
 def row_of(space: Space, *key: Scalar, body: bytes = b"", **columns: Scalar) -> Row:
@@ -30,14 +30,14 @@ def column(space: Space, row: Row, name: str) -> Scalar:
 
 
 def meaning(space: Space, row: Row) -> tuple[Any, ...]:
-    """What a row says: all of it, and for JSON what it means, since stores may write that in their own way."""
+    """What a row says: all of it, and for JSON what it means, since stores may write that in their own way; and words
+    in one order."""
     columns = zip(space.columns.values(), row.columns, strict=True)
+    return row.key, [_meaning(kind, value) for kind, value in columns], row.body
+
+
+def _meaning(kind: type, value: Scalar) -> Any:
+    if kind is Words:
+        return sorted(str(value).split(" "))
     # As decimals: 1e300 and a one with 300 zeros are the same number, and to Python not.
-    return (
-        row.key,
-        [
-            json.loads(str(value), parse_int=Decimal, parse_float=Decimal) if kind is Json else value
-            for kind, value in columns
-        ],
-        row.body,
-    )
+    return json.loads(str(value), parse_int=Decimal, parse_float=Decimal) if kind is Json else value

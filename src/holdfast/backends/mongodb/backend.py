@@ -23,10 +23,11 @@ from holdfast.backends.mongodb.documents import Document
 from holdfast.backends.mongodb.errors import errors_of, translated
 from holdfast.backends.mongodb.groups import MAX_BATCH, MAX_BODY
 from holdfast.backends.mongodb.layout import Layout
+from holdfast.backends.mongodb.matching import find_matches
 from holdfast.backends.mongodb.reads import answer
 from holdfast.backends.mongodb.upkeep import damage, size, tidy
 from holdfast.backends.network import TIMEOUT, Network, Stamp
-from holdfast.backends.port import Batch, Capabilities, Query, Row
+from holdfast.backends.port import Batch, Capabilities, Match, Matches, Query, Row
 from holdfast.errors import Config
 
 _DATABASE = "holdfast"
@@ -70,7 +71,12 @@ class MongoDB(Network):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=True, max_body=MAX_BODY, max_batch=MAX_BATCH, projected=True)
+        return Capabilities(
+            durable=True, shared=True, max_body=MAX_BODY, max_batch=MAX_BATCH, projected=True, words=True
+        )
+
+    async def matched(self, match: Match) -> Matches:
+        return await self._asked(lambda: self._match(match))
 
     async def size(self) -> int:
         return await self._asked(self._size)
@@ -108,6 +114,11 @@ class MongoDB(Network):
     async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
         with errors_of(self.url):
             return await self._committer.commit(batches, stamp)
+
+    async def _match(self, match: Match) -> Matches:
+        with errors_of(self.url):
+            async with self._layout.database.client.start_session(snapshot=True) as session:
+                return await find_matches(self._layout, session, match)
 
     async def _size(self) -> int:
         with errors_of(self.url):

@@ -15,7 +15,7 @@ from bson import Binary, Int64, MaxKey, encode
 from bson.errors import BSONError
 
 from holdfast.backends.port import Get, Query, Row, Scan
-from holdfast.backends.spaces import Json, Key, Scalar, Space
+from holdfast.backends.spaces import Json, Key, Scalar, Space, Words
 from holdfast.errors import Corrupt
 
 Document: TypeAlias = dict[str, Any]
@@ -188,13 +188,21 @@ def _into(kind: type, ordered: bool) -> Callable[[Any], Any]:
         return Int64
     if kind is bytes:
         return bytes.hex if ordered else Binary  # MongoDB orders bytes by their number first
+    if issubclass(kind, Words):
+        return _word_list
     return json_value if issubclass(kind, Json) else str
 
 
 def _out_of(kind: type, ordered: bool) -> Callable[[Any], Any]:
     if kind is bytes and ordered:
         return bytes.fromhex
+    if issubclass(kind, Words):
+        return " ".join
     return json_text if issubclass(kind, Json) else kind
+
+
+def _word_list(text: str) -> list[str]:
+    return [word for word in text.split(" ") if word]
 
 
 def json_value(text: str) -> Any:

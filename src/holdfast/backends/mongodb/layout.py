@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeAlias
 
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import OperationFailure
@@ -22,7 +22,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.mongodb.documents import Document, index_fields
-from holdfast.backends.spaces import SPACES, Space
+from holdfast.backends.spaces import SPACES, WORDS, Space
 from holdfast.errors import Config
 
 VERSION = 1
@@ -111,9 +111,17 @@ async def _fit(database: AsyncDatabase[Document], where: str) -> None:
 
 
 def _indexes(space: Space) -> list[IndexModel]:
-    return [
+    indexes = [
         IndexModel([(field, ASCENDING) for field in index_fields(space, index)], name=index) for index in space.indexes
     ]
+    if space is WORDS:
+        # One entry for each word; those of one word by time, the last first. And all, for when no word is named.
+        last_first = [("time", DESCENDING), ("_id", DESCENDING)]
+        indexes += [
+            IndexModel([("_id.tenant", ASCENDING), ("words", ASCENDING), *last_first], name="words"),
+            IndexModel([("_id.tenant", ASCENDING), *last_first], name="time"),
+        ]
+    return indexes
 
 
 async def _make(collection: Collection, indexes: list[IndexModel]) -> None:

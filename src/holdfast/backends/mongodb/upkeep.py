@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pymongo.errors import OperationFailure
+
 from holdfast.backends.mongodb.documents import Document, under
 from holdfast.backends.mongodb.layout import Layout
 from holdfast.backends.mongodb.reads import Question, find
 from holdfast.backends.mongodb.uploads import sweep
 from holdfast.backends.spaces import SPACES
+
+_WORTHWHILE = 1 << 20
+"""How many bytes a collection has free, at the least, for it to be worth moving together."""
+
+_NOT_OURS = frozenset({13, 59, 72, 115, 117, 166, 291, 8000})
+"""Not authorized, not known to a router or a service, not possible now. The room is used again in any case."""
 
 
 async def size(layout: Layout) -> int:
@@ -32,10 +40,27 @@ async def damage(layout: Layout) -> list[str]:
 
 
 async def tidy(layout: Layout) -> None:
-    """Remove uploads that were given up, and what says who wrote last to lines that are gone."""
+    """Remove uploads that were given up, and what says who wrote last to lines that are gone; and have collections that
+    are half empty give their room back to the disk, where this user may."""
     await sweep(layout)
     async for lock in layout.commits.find({"emptied": True}):
         await _remove_if_gone(layout, lock)
+    for collection in layout.all:
+        stats = await layout.database.command("collStats", collection.name)
+        free, room = int(stats.get("freeStorageSize", 0)), int(stats.get("storageSize", 0))
+        if free >= _WORTHWHILE and 2 * free >= room and not await _compact(layout, collection.name):
+            return
+
+
+async def _compact(layout: Layout, name: str) -> bool:
+    """Have a collection moved together; False where that is not for us to ask. Others read and write meanwhile."""
+    try:
+        await layout.database.command("compact", name, force=True)
+    except OperationFailure as error:
+        if error.code not in _NOT_OURS:
+            raise
+        return False
+    return True
 
 
 async def _remove_if_gone(layout: Layout, lock: Document) -> None:

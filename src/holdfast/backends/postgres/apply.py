@@ -25,7 +25,7 @@ from holdfast.backends.postgres.values import (
     texts,
     value,
 )
-from holdfast.backends.spaces import SPACES, Json, Key, Scalar, Space
+from holdfast.backends.spaces import SPACES, Json, Key, Scalar, Space, Words
 
 TOO_LARGE, BAD_VALUE, FORBIDDEN = -2, -3, -4
 """Outcomes of a batch that the database would not take. -1 is one that was made, and others are refused places."""
@@ -187,7 +187,7 @@ def _case(kinds: Sequence[int], statement: str, taken: Mapping[str, type]) -> st
     moves = "".join(
         f"\n{indent}{at} := {at} + {count};"
         for at, count in (
-            ("t", sum(kind in (str, Json) for kind in taken.values())),
+            ("t", sum(kind in (str, Json, Words) for kind in taken.values())),
             ("n", sum(kind is int for kind in taken.values())),
             ("b", sum(kind is bytes for kind in taken.values())),
         )
@@ -201,7 +201,10 @@ def _values(columns: Mapping[str, type]) -> Iterator[str]:
     counts = {"p_texts[t": 0, "p_numbers[n": 0, "p_blobs[b": 0}
     for kind in columns.values():
         array = "p_numbers[n" if kind is int else "p_blobs[b" if kind is bytes else "p_texts[t"
-        yield f"{array} + {counts[array]}]" + ("::jsonb" if kind is Json else "")
+        place = f"{array} + {counts[array]}]"
+        if kind is Words:
+            place = f"array_to_tsvector(array_remove(string_to_array({place}, ' '), ''))"
+        yield f"{place}::jsonb" if kind is Json else place
         counts[array] += 1
 
 

@@ -23,13 +23,14 @@ import psycopg
 
 from holdfast.backends.commits import Outcome
 from holdfast.backends.network import Asked, Interrupted, Network, Stamp
-from holdfast.backends.port import Batch, Capabilities, Get, Query, Row
+from holdfast.backends.port import Batch, Capabilities, Get, Match, Matches, Query, Row
 from holdfast.backends.postgres import upkeep
 from holdfast.backends.postgres.apply import Packed, arguments, pack
 from holdfast.backends.postgres.connections import Connections
 from holdfast.backends.postgres.errors import bad_value, refused, translate
 from holdfast.backends.postgres.layout import quoted
 from holdfast.backends.postgres.link import Found, Link, Statement
+from holdfast.backends.postgres.matching import PLANNED, is_found_nowhere, matches, matching
 from holdfast.backends.postgres.queries import TOGETHER, rows, rows_of_all, statement, statement_of_all
 from holdfast.backends.postgres.settings import SCHEMES, Settings, settings
 from holdfast.backends.postgres.setup import Known, look_or_set_up
@@ -69,7 +70,16 @@ class Postgres(Network):
     @property
     def capabilities(self) -> Capabilities:
         durable = self._found is not None and self._found.durable
-        return Capabilities(durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY)
+        return Capabilities(durable, shared=True, max_body=_MAX_BODY, max_batch=_MAX_BODY, words=True)
+
+    async def matched(self, match: Match) -> Matches:
+        if is_found_nowhere(match):
+            return Matches([], None)
+        try:
+            sought = matching(self._settings.schema, match)
+        except BAD as error:
+            raise bad_value(error, self.url) from error
+        return matches(match, await self._asked(lambda: self._matched(sought)))
 
     async def size(self) -> int:
         return await self._asked(self._size)
@@ -172,6 +182,10 @@ class Postgres(Network):
             return None if outcome == -1 else outcome
         return refused(outcome, self.url)
 
+    async def _matched(self, sought: Statement) -> Found:
+        async with self._using() as link:
+            return (await self._in_transaction(link, _READING, [PLANNED, sought]))[1]
+
     async def _size(self) -> int:
         async with self._using() as link:
             return await upkeep.size(link, self._settings.schema)
@@ -192,5 +206,6 @@ class Postgres(Network):
                 yield link
         except psycopg.Error as error:
             if self._connections.ended:
-                raise Unavailable("the store is closed", where=self.url, hint="Open it again") from error
+                what, hint = "the store is closed", "Open it again"
+                raise Unavailable(what, where=self.url, hint=hint, code="closed") from error
             raise translate(error, self.url, self._settings.schema, sent) from error

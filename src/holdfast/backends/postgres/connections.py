@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 
 from holdfast.backends.network import Interrupted
 from holdfast.backends.postgres.errors import PREPARED, READ_ONLY, translate_connecting
-from holdfast.backends.postgres.layout import OLDEST, quoted
+from holdfast.backends.postgres.layout import OLDEST, newest
 from holdfast.backends.postgres.link import Link, Look
 from holdfast.backends.postgres.settings import Settings
 from holdfast.backends.postgres.values import value
@@ -101,7 +101,7 @@ class Connections:
             connection = await AsyncConnection.connect(settings.conninfo, autocommit=True, prepare_threshold=None)
             link = Link(connection)
             try:
-                bound = [value(link.pid), value(f"{quoted(settings.schema)}.version")]
+                bound = [value(link.pid), value(newest(settings.schema))]
                 ((*found, _),) = await link.ask(_LOOK, bound)
                 link.look = Look(*found)
                 self._suits(link.look)

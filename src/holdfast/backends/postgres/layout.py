@@ -6,16 +6,21 @@ from holdfast.backends.postgres.apply import apply_function
 from holdfast.backends.spaces import (
     BRANCHES,
     FOLDS,
+    JOBS,
     JOURNAL,
+    LATER,
     LINES,
     NODES,
     OBJECTS,
+    QUARANTINE,
     REFS,
     SPACES,
     STEPS,
+    WORDS,
     WRITES,
     Json,
     Space,
+    Words,
 )
 
 VERSION = 1
@@ -24,7 +29,7 @@ VERSION = 1
 OLDEST = 150000
 """The oldest server that will do: before PostgreSQL 15, views show rows that row-level security hides."""
 
-_TYPES: dict[type, str] = {str: 'text COLLATE "C"', int: "bigint", bytes: "bytea", Json: "jsonb"}
+_TYPES: dict[type, str] = {str: 'text COLLATE "C"', int: "bigint", bytes: "bytea", Json: "jsonb", Words: "tsvector"}
 
 _COMMENTS: dict[Space, str] = {
     LINES: "One row for each line of steps: a thread, or the state of an agent",
@@ -36,6 +41,9 @@ _COMMENTS: dict[Space, str] = {
     WRITES: "Pending writes, by the step that they follow",
     REFS: "Names and tags of steps",
     JOURNAL: "What was written here and is yet to be written elsewhere",
+    WORDS: "The words that steps brought, for searching",
+    QUARANTINE: "Rows that were found damaged, as they were found",
+    JOBS: "Scheduled work",
 }
 
 # Not IF NOT EXISTS, which needs the right to make schemas even where there is nothing to make.
@@ -77,6 +85,27 @@ COMMENT ON TABLE {schema}.version IS 'The layout of this schema';
 """
 
 
+_MATCHING = """
+CREATE INDEX IF NOT EXISTS words_found ON {schema}.words USING gin (words);
+CREATE INDEX IF NOT EXISTS words_time ON {schema}.words (tenant, time, line, branch, seq);
+"""
+
+# Whoever may use a schema that was made before may use what it gets now.
+_LATER_GRANTS = """
+DO $$ DECLARE granted text; BEGIN
+  FOR granted IN
+    SELECT format('GRANT %s ON {tables} TO %s', a.privilege_type,
+      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END)
+    FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+    WHERE c.oid = {lines}::regclass AND a.grantee <> c.relowner
+      AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+  LOOP
+    EXECUTE granted;
+  END LOOP;
+END $$;
+"""
+
+
 def quoted(name: str) -> str:
     """A name as an identifier."""
     return '"' + name.replace('"', '""') + '"'
@@ -92,6 +121,7 @@ def statements(schema: str, rls: bool = False, role: str = "") -> str:
     name = quoted(schema)
     parts = [_SCHEMA.format(schema=name, name=literal(name))]
     parts += [part for space in SPACES for part in (_table(name, space), *_indexes(name, space))]
+    parts += [_MATCHING.format(schema=name), _later_grants(name)]
     parts += [_OWN.format(schema=name), _VIEWS.format(schema=name), apply_function(name)]
     if rls:
         parts += [_policy(name, table) for table in tables(clients=True)]
@@ -127,6 +157,19 @@ def _indexes(schema: str, space: Space) -> list[str]:
         f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({', '.join(order(space, index))});"
         for index in space.indexes
     ]
+
+
+def newest(schema: str) -> str:
+    """The table that is made last: if it is there, all are."""
+    return f"{quoted(schema)}.{SPACES[-1].name}"
+
+
+def _later_grants(schema: str) -> str:
+    names = ", ".join(f"{schema}.{space.name}" for space in LATER)
+    # Within a text that is within a format: quotes and percent signs are doubled.
+    return _LATER_GRANTS.format(
+        tables=names.replace("'", "''").replace("%", "%%"), lines=literal(f"{schema}.{LINES.name}")
+    )
 
 
 def _policy(schema: str, table: str) -> str:

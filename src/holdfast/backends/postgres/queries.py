@@ -18,7 +18,7 @@ from holdfast.backends.port import Get, Query, Row
 from holdfast.backends.postgres.layout import order, quoted
 from holdfast.backends.postgres.link import Statement
 from holdfast.backends.postgres.values import Value, array_of, unescape, value
-from holdfast.backends.spaces import SPACES, Json, Scalar, Space
+from holdfast.backends.spaces import SPACES, Json, Scalar, Space, Words
 
 TOGETHER = 16
 """How many queries go into one statement. More would take longer to plan than they take in a transaction."""
@@ -162,8 +162,14 @@ def _select(schema: str, shape: _Shape, columns: str, first: int) -> str:
 
 
 def _columns(shape: _Shape) -> list[str]:
-    columns = [f"{name}::text" if kind is Json else name for name, kind in _SPACES[shape.space].all_columns.items()]
+    columns = [_column(name, kind) for name, kind in _SPACES[shape.space].all_columns.items()]
     return [*columns, "body" if shape.bodies else "''::bytea"]
+
+
+def _column(name: str, kind: type) -> str:
+    if kind is Words:
+        return f"array_to_string(tsvector_to_array({name}), ' ')"
+    return f"{name}::text" if kind is Json else name
 
 
 def _compare(names: Sequence[str], operator: str, first: int) -> list[str]:
@@ -201,7 +207,7 @@ def _places(space: Space, widths: tuple[int, int, int]) -> list[int]:
 
 def _reader(space: Space) -> Callable[[_Found], list[Row]]:
     width = len(space.key)
-    texts = [place for place, kind in enumerate(space.all_columns.values()) if kind is str]
+    texts = [place for place, kind in enumerate(space.all_columns.values()) if kind in (str, Words)]
 
     def read(found: _Found) -> list[Row]:
         rows = []

@@ -8,7 +8,7 @@ import psycopg
 
 from holdfast.backends.postgres.apply import lock
 from holdfast.backends.postgres.errors import translate_connecting
-from holdfast.backends.postgres.layout import VERSION, quoted, statements
+from holdfast.backends.postgres.layout import VERSION, newest, quoted, statements
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.settings import SCHEMA, Settings, settings
 from holdfast.backends.postgres.values import value
@@ -63,20 +63,26 @@ async def look_or_set_up(link: Link, said: Settings) -> Known:
     return Known(link.look.durable, guarded)
 
 
+_THERE = """
+SELECT to_regclass($1::text) IS NOT NULL, (SELECT relrowsecurity FROM pg_class WHERE oid = to_regclass($2::text))
+"""
+
+
 async def _set_up(link: Link, said: Settings) -> None:
     try:
         # One after another: of ten processes that come first, one makes the tables, and the others find them.
         await link.run("BEGIN")
         await link.ask("SELECT pg_advisory_xact_lock($1)", [value(lock(said.schema))])
-        ((there,),) = await link.ask(
-            "SELECT to_regclass($1::text) IS NOT NULL", [value(f"{quoted(said.schema)}.version")]
-        )
+        names = newest(said.schema), f"{quoted(said.schema)}.lines"
+        ((there, guarded),) = await link.ask(_THERE, [value(name) for name in names])
         if not there:
-            await link.run(statements(said.schema))
+            # Where the schema was made by an older Holdfast, this adds what is new, guarded as the rest is.
+            await link.run(statements(said.schema, rls=bool(guarded)))
         await link.run("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
         raise Config(
-            f"the schema {said.schema!r} is not there, and this user may not make it: {error.diag.message_primary}",
+            f"the schema {said.schema!r} is not there, or lacks tables that are new in this Holdfast, and this user "
+            f"may not make them: {error.diag.message_primary}",
             where=said.url,
             hint=f"Have its owner run holdfast.backends.postgres.setup(url, schema={said.schema!r}, role=...) once, "
             "or the SQL that setup_sql(...) gives",

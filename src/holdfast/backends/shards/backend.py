@@ -146,5 +146,5 @@ class Sharded(Looped):
 
     def _opened(self) -> _Open:
         if self._open is None:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+            raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
         return self._open

@@ -11,6 +11,7 @@ Options, as arguments or in the URL's query:
 - `synchronous`: `full` (the default) flushes every batch to the disk before it is acknowledged. `normal` does not wait
   for that: a crash of the process loses nothing, but a crash of the machine or a power cut may lose the last
   acknowledged batches. The file is consistent after either.
+- `read_only`: look at a store that is there, and change nothing; the file may be one that this user cannot write.
 - `busy_timeout`: for how many seconds to wait for another process that is writing, 60 by default. Then `Transient` is
   raised.
 """
@@ -36,17 +37,23 @@ from holdfast.backends.port import (
     Create,
     Delete,
     Ensure,
+    Expect,
     Get,
+    Match,
+    Matches,
     Put,
     Query,
     Row,
     Scan,
 )
+from holdfast.backends.spaces import WORDS
 from holdfast.backends.sqlite import errors
 from holdfast.backends.sqlite.connections import Connections
-from holdfast.backends.sqlite.files import Patience, Settings
+from holdfast.backends.sqlite.files import Patience, Settings, missing, viewed
 from holdfast.backends.sqlite.layout import STATEMENTS
-from holdfast.errors import Config, Unavailable
+from holdfast.backends.sqlite.words import change_words, find_words, merge
+from holdfast.backends.urls import switch
+from holdfast.errors import Config, Denied, Unavailable
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -55,6 +62,7 @@ _PAGES_WRITTEN = apsw.SQLITE_DBSTATUS_CACHE_WRITE
 _CHECKPOINT_PAGES = 1_000
 _LARGE_LOG_PAGES = 10_000
 _VACUUM = "PRAGMA incremental_vacuum(1000)"
+_MERGED_PAGES = 500
 
 _failed: set[str] = set()
 """Files whose flushing failed in this process, and whose log has not been written back since."""
@@ -64,6 +72,7 @@ class SQLite(Backend):
     """`sqlite:///path`: a store in one file."""
 
     schemes = ("sqlite",)
+    takes_read_only = True
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -71,6 +80,7 @@ class SQLite(Backend):
         self._connections = Connections(settings, self._queue.reset_after_fork)
         self._patience = Patience(settings.busy_timeout)
         self._checkpoint_at = _CHECKPOINT_PAGES
+        self._missing: frozenset[str] = frozenset()
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> SQLite:
@@ -79,7 +89,8 @@ class SQLite(Backend):
         For tests of Holdfast itself, `vfs` names the SQLite VFS to use, `exclusive` keeps the file to one connection
         (as a VFS written in Python needs it), and `synchronous` may then also be `off`.
         """
-        store = cls(_settings(url, options))
+        settings = _settings(url, options)
+        store = cls(viewed(settings) if settings.read_only else settings)
         await Call(store._open)
         return store
 
@@ -90,15 +101,43 @@ class SQLite(Backend):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            durable=self._settings.synchronous == "full", shared=True, max_body=900_000_000, max_batch=1 << 30
+            durable=self._settings.synchronous == "full",
+            shared=True,
+            max_body=900_000_000,
+            max_batch=1 << 30,
+            words=True,
         )
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        call: Call[list[list[Row]]] = Call(lambda: self._reading(_answers, queries))
+        if self._missing:
+            return await self._read_older(queries)
+        call: Call[list[list[Row]]] = Call(lambda: self._reading(answers, queries))
         return await call
 
+    async def _read_older(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """The same, where nothing is in the spaces for which the file has no tables."""
+        there = [query for query in queries if query.space.name not in self._missing]
+        call: Call[list[list[Row]]] = Call(lambda: self._reading(answers, there))
+        found = iter(await call if there else [])
+        return [[] if query.space.name in self._missing else next(found) for query in queries]
+
     async def apply(self, batch: Batch) -> int | None:
+        if self._settings.read_only:
+            return await self._compare(batch)
         return await self._queue.submit(batch)
+
+    async def _compare(self, batch: Batch) -> int | None:
+        """What a batch of conditions alone comes to, where nothing else may be done."""
+        if not all(isinstance(change, Expect) for change in batch):
+            raise Denied(
+                "this store is open for reading only", where=self.url, hint="Open it without read_only to write"
+            )
+        call: Call[int | None] = Call(lambda: self._reading(_first_failed, batch))
+        return await call
+
+    async def matched(self, match: Match) -> Matches:
+        call: Call[Matches] = Call(lambda: self._reading(find_words, match))
+        return await call
 
     async def size(self) -> int:
         call: Call[int] = Call(lambda: self._reading(_size, self._settings.path))
@@ -109,16 +148,38 @@ class SQLite(Backend):
         return await call
 
     async def tidy(self) -> None:
-        await Call(self._tidy)
+        if not self._settings.read_only:
+            await Call(self._tidy)
 
     async def close(self) -> None:
         await Call(self._close)
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return self._settings.path
+
+    async def at_rest(self, action: Callable[[], T]) -> T:
+        """Do something with the file, or with another in its place, while this store has no connection to it."""
+
+        def rest() -> T:
+            self._connections.before_fork()
+            try:
+                return action()
+            finally:
+                self._connections.after_fork_in_parent()
+
+        call: Call[T] = Call(rest)
+        return await call
 
     def _open(self) -> None:
         connections = self._connections
         with connections.writing:
             try:
-                self._write_log_back(connections.open_writer().connection)
+                if self._settings.read_only:
+                    self._missing = missing(connections.open_viewer())
+                else:
+                    self._write_log_back(connections.open_writer().connection)
             except apsw.Error as error:
                 connections.drop_writer()
                 if errors.breaks_store(error):
@@ -145,7 +206,7 @@ class SQLite(Backend):
 
     def _close(self) -> None:
         self._queue.close()
-        self._connections.end("the store is closed", "Open it again")
+        self._connections.end("the store is closed", "Open it again", "closed")
         try:
             self._connections.close()
         except apsw.Error as error:
@@ -254,19 +315,22 @@ class SQLite(Backend):
         """A flush that failed is never tried again: the system may have forgotten what it did not write."""
         answer = errors.broken(error, self.url)
         _failed.add(self._settings.path)
-        self._connections.end(answer.what, answer.hint)
+        self._connections.end(answer.what, answer.hint, answer.code)
         self._connections.drop_writer()
         return answer
 
-    def _checkpoint(self, connection: apsw.Connection) -> None:
-        """Write the log back. Not by SQLite itself, since that would try failed flushes again and not tell."""
+    def _checkpoint(self, connection: apsw.Connection, truncate: bool = False) -> None:
+        """Write the log back, and perhaps cut it off. Not by SQLite itself, since that would try failed flushes again
+        and not tell."""
         self._checkpoint_at = connection.status(_PAGES_WRITTEN)[0] + _CHECKPOINT_PAGES
         try:
             pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if pages > _LARGE_LOG_PAGES:
+            if truncate or pages > _LARGE_LOG_PAGES:
                 # Readers that overlap without end would let it grow without end: wait a moment for them.
                 connection.set_busy_handler(Patience(0.1))
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+                connection.wal_checkpoint(
+                    mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_RESTART
+                )
         except (*errors.BUSY, apsw.FullError):
             pass  # the log stays as it is, and grows until the next time
         except apsw.Error as error:
@@ -277,26 +341,27 @@ class SQLite(Backend):
     # Care
 
     def _tidy(self) -> None:
-        while self._vacuum():
+        # In parts, so that others get to write in between.
+        while self._in_part(lambda cursor: merge(cursor, _MERGED_PAGES)):
             pass
+        while self._in_part(_vacuum):
+            pass
+        with self._connections.writing:
+            self._checkpoint(self._connections.writer().connection, truncate=True)
 
-    def _vacuum(self) -> bool:
-        """Free some pages; whether there are more. In parts, so that others get to write in between."""
+    def _in_part(self, part: Callable[[apsw.Cursor], bool]) -> bool:
+        """Do some of what is to be done, in a transaction; whether there is more of it."""
         with self._connections.writing:
             cursor = self._connections.writer()
             connection = cursor.connection
             try:
                 # Begun as a writer: a reader that becomes one is refused if anybody wrote in between.
                 self._patience.insist(lambda: cursor.execute("BEGIN IMMEDIATE"), time.monotonic())
-                before = connection.pragma("freelist_count")
-                if before:
-                    cursor.execute(_VACUUM).fetchall()
-                after = connection.pragma("freelist_count")
+                more = part(cursor)
                 cursor.execute("COMMIT")
             except apsw.Error as error:
                 raise self._failure(cursor, error) from error
-            more = bool(after) and after != before
-            if not more:
+            if connection.status(_PAGES_WRITTEN)[0] >= self._checkpoint_at:
                 self._checkpoint(connection)
             return more
 
@@ -316,11 +381,13 @@ def _settings(url: str, options: dict[str, Any]) -> Settings:
         raise Config("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
     given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
-    known = {"synchronous", "busy_timeout"} | ({"vfs", "exclusive"} & options.keys())
+    known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
     unknown = sorted(given.keys() - known)
     if unknown:
         raise Config(
-            f"a SQLite store takes no option {unknown[0]!r}", where=url, hint="It takes synchronous and busy_timeout"
+            f"a SQLite store takes no option {unknown[0]!r}",
+            where=url,
+            hint="It takes synchronous, busy_timeout and read_only",
         )
     synchronous = given.get("synchronous", "full")
     if synchronous not in ("full", "normal") and not (synchronous == "off" and vfs is not None):
@@ -335,16 +402,26 @@ def _settings(url: str, options: dict[str, Any]) -> Settings:
         )
     # In a VFS of its own a name is not a path here, and stays as it is.
     absolute = path if vfs is not None else str(Path(path).resolve())
-    return Settings(url, absolute, synchronous, busy_timeout, vfs, bool(given.get("exclusive", vfs is not None)))
+    exclusive = bool(given.get("exclusive", vfs is not None))
+    read_only = switch(url, "read_only", given.get("read_only", False))
+    return Settings(url, absolute, synchronous, busy_timeout, vfs, exclusive, read_only)
 
 
-def _answers(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
+def answers(cursor: apsw.Cursor, queries: Sequence[Query]) -> list[list[Row]]:
+    """The rows that each query finds, as of one moment."""
     if len(queries) == 1 and (isinstance(queries[0], Scan) or len(queries[0].keys) == 1):
         return [_answer(cursor, queries[0])]
     cursor.execute("BEGIN")
     answers = [_answer(cursor, query) for query in queries]
     cursor.execute("COMMIT")
     return answers
+
+
+def _first_failed(cursor: apsw.Cursor, batch: Batch) -> int | None:
+    cursor.execute("BEGIN")
+    found = next((place for place, change in enumerate(batch) if not _make(cursor, change)), None)
+    cursor.execute("COMMIT")
+    return found
 
 
 def _answer(cursor: apsw.Cursor, query: Query) -> list[Row]:
@@ -363,6 +440,8 @@ def _answer(cursor: apsw.Cursor, query: Query) -> list[Row]:
 def _make(cursor: apsw.Cursor, change: Change) -> bool:
     """Make a change. False if its condition does not hold."""
     statements = STATEMENTS[change.space.name]
+    if change.space is WORDS and not isinstance(change, Expect):
+        return change_words(cursor, change)
     if isinstance(change, _INSERTING):
         key, columns, body = change.row
         cursor.execute(statements.insert, (*key, *columns, body))
@@ -381,6 +460,16 @@ def _make(cursor: apsw.Cursor, change: Change) -> bool:
 
 
 _INSERTING = (Create, Ensure)
+
+
+def _vacuum(cursor: apsw.Cursor) -> bool:
+    """Free some pages; whether there are more."""
+    before = cursor.connection.pragma("freelist_count")
+    if not before:
+        return False
+    cursor.execute(_VACUUM).fetchall()
+    after = cursor.connection.pragma("freelist_count")
+    return bool(after) and after != before
 
 
 def _size(cursor: apsw.Cursor, path: str) -> int:

@@ -32,7 +32,7 @@ class Connections:
     def __init__(self, settings: Settings, at_fork: Callable[[], None]) -> None:
         self._settings = settings
         self._at_fork = at_fork
-        self._trouble: tuple[str, str] | None = None
+        self._trouble: tuple[str, str, str] | None = None
         self._reset()
         with _forking:
             _open.add(self)
@@ -51,6 +51,11 @@ class Connections:
     def open_writer(self) -> apsw.Cursor:
         """The first connection: looks whose file it is, and makes it."""
         self._writer = files.writer(self._settings, create=True)
+        return self._writer
+
+    def open_viewer(self) -> apsw.Cursor:
+        """The first connection to a store that is only looked at: takes the place of the writer, and writes nothing."""
+        self._writer = files.viewer(self._settings)
         return self._writer
 
     def writer(self) -> apsw.Cursor:
@@ -118,11 +123,11 @@ class Connections:
 
     # For all
 
-    def end(self, what: str, hint: str) -> None:
+    def end(self, what: str, hint: str, code: str) -> None:
         """From now on, raise `Unavailable`."""
         with self._lock:
             if self._trouble is None:
-                self._trouble = what, hint
+                self._trouble = what, hint, code
 
     def close(self) -> None:
         """Wait until nobody uses a connection, and close all; the writer last, which then writes the log back."""
@@ -142,8 +147,8 @@ class Connections:
 
     def _raise_trouble(self) -> None:
         if self._trouble is not None:
-            what, hint = self._trouble
-            raise Unavailable(what, where=self._settings.url, hint=hint)
+            what, hint, code = self._trouble
+            raise Unavailable(what, where=self._settings.url, hint=hint, code=code)
 
     def _pause(self) -> None:
         """Wait for those who read, and hold off others until `_go_on`."""

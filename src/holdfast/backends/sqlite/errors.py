@@ -64,12 +64,14 @@ def translate(error: Exception, where: str) -> HoldfastError:
             where=where,
             hint="Try again, or raise the option busy_timeout; a process that hangs in the middle of writing also "
             "causes this",
+            code="busy",
         )
     if isinstance(error, apsw.FullError):
         return Transient(
             f"the disk is full: {said}",
             where=where,
             hint="Nothing of this batch was stored, and nothing stored before is lost; make room and try again",
+            code="disk-full",
         )
     if isinstance(error, apsw.NoMemError | apsw.IOError):
         return Transient(
@@ -103,4 +105,5 @@ def broken(error: Exception, where: str) -> Unavailable:
         f"writing failed, and what was being written may or may not be stored: {error}",
         where=where,
         hint="Look at the disk, then open the store anew: until then nothing more is read or written",
+        code="write-failed",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -10,18 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote
 
 import apsw
-import apsw.sqlite_extra
 
+from holdfast.backends.spaces import LATER
 from holdfast.backends.sqlite.errors import BUSY
-from holdfast.backends.sqlite.layout import APPLICATION_ID, VERSION, schema
-from holdfast.errors import Config, Corrupt, Denied, Unsupported
+from holdfast.backends.sqlite.layout import APPLICATION_ID, VERSION, later, schema
+from holdfast.errors import Config, Corrupt, Denied, NotFound, Unsupported
 
 T = TypeVar("T")
 
 _CHECKSUM_VFS = "cksmvfs"
 _CHECKSUM_BYTES = 8
+_LIBRARIES = (".so", ".dylib", ".dll", "")
 _SMALLEST_PAGE = 512
 
 
@@ -34,6 +37,9 @@ class Settings(NamedTuple):
     busy_timeout: float
     vfs: str | None
     exclusive: bool
+    read_only: bool = False
+    frozen: bool = False
+    """Whether nobody may write the file, nor keep a log beside it: it is read as it is, without locks."""
 
 
 class Patience:
@@ -74,23 +80,38 @@ def _nap(tries: int) -> None:
 _loading = threading.Lock()
 
 
+def checksum_extension() -> Path | None:
+    """The file that holds the VFS, if it comes with apsw.
+
+    `apsw.sqlite_extra` finds the same, but loads modules for that which take longer than opening a store.
+    """
+    stem = Path(apsw.__file__).parent / "sqlite_extra_binaries" / "cksumvfs"
+    return next((path for suffix in _LIBRARIES if (path := stem.with_suffix(suffix)).exists()), None)
+
+
 def checksum_vfs() -> str | None:
     """The name of the VFS that keeps a checksum in every page, or None where it does not come with apsw."""
     with _loading:
         names = apsw.vfs_names()
         if _CHECKSUM_VFS not in names:
-            if not apsw.sqlite_extra.has("cksumvfs"):
+            extension = checksum_extension()
+            if extension is None:
                 return None
-            apsw.sqlite_extra.load(apsw.Connection(":memory:"), "cksumvfs")
+            connection = apsw.Connection(":memory:")
+            connection.enable_load_extension(True)
+            connection.load_extension(str(extension))
             apsw.set_default_vfs(names[0])  # others in this process need not have it
         return _CHECKSUM_VFS
 
 
 def connect(settings: Settings, *, create: bool = False) -> apsw.Connection:
     """A connection to the file. Closing it does not write the log back; `writer` is for that."""
+    name, flags = settings.path, apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    if settings.frozen:
+        name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(
-        settings.path,
-        flags=apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0),
+        name,
+        flags=flags,
         vfs=settings.vfs or checksum_vfs(),
         statementcachesize=256,
     )
@@ -109,6 +130,45 @@ def reader(settings: Settings) -> apsw.Cursor:
     connection = connect(settings)
     connection.execute("PRAGMA query_only = 1")
     return connection.cursor()
+
+
+def viewed(settings: Settings) -> Settings:
+    """How a file is to be opened that is only looked at, as far as this user may do anything with it."""
+    path = Path(settings.path)
+    if not path.exists():
+        raise NotFound(
+            "there is no store here",
+            where=settings.url,
+            hint="Check the path; a store is made when it is opened for writing",
+            code="no-store",
+        )
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return settings
+    # While others use it, or where its log was left, the file must be read under the locks that are kept beside it.
+    log = Path(f"{settings.path}-wal")
+    in_use = Path(f"{settings.path}-shm").exists() or (log.exists() and log.stat().st_size > 0)
+    return settings._replace(frozen=not in_use)
+
+
+def viewer(settings: Settings) -> apsw.Cursor:
+    """The first connection to a file that is only looked at. Where it is the last one too, it leaves no log behind."""
+    connection = connect(settings)
+    try:
+        connection.execute("PRAGMA query_only = 1")
+        insist = partial(Patience(settings.busy_timeout).insist, since=time.monotonic())
+        if not insist(lambda: _in_transaction(connection, "BEGIN", lambda: _is_ours(connection, settings.url))):
+            raise NotFound("the file is an empty database, and no store yet", where=settings.url, code="no-store")
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(settings.frozen))
+    except BaseException:
+        connection.close(force=True)
+        raise
+    return connection.cursor()
+
+
+def missing(cursor: apsw.Cursor) -> frozenset[str]:
+    """The tables that a file lacks which an older Holdfast made."""
+    tables = {name for (name,) in cursor.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    return frozenset(space.name for space in LATER if space.name not in tables)
 
 
 def writer(settings: Settings, *, create: bool = False) -> apsw.Cursor:
@@ -152,6 +212,8 @@ def _claim(connection: apsw.Connection, settings: Settings) -> None:
             where=settings.url,
             hint="Install an apsw that comes with the extra cksumvfs",
         )
+    elif not _has_all(connection):
+        insist(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _add_later(connection)))
     mode = insist(lambda: connection.execute("PRAGMA journal_mode = WAL").get)
     if mode != "wal":
         raise Config(
@@ -193,6 +255,16 @@ def _is_ours(connection: apsw.Connection, url: str) -> bool:
         raise Config("this is another application's database", where=url, hint="Name a file of holdfast's own")
     _check_length(connection.filename, url)
     return False
+
+
+def _has_all(connection: apsw.Connection) -> bool:
+    """Whether one of our files has the tables that the first ones were made without."""
+    return not missing(connection.cursor())
+
+
+def _add_later(connection: apsw.Connection) -> None:
+    for statement in later():
+        connection.execute(statement)
 
 
 def _check_length(path: str, url: str) -> None:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from holdfast.backends.spaces import (
     CONVERSATIONS,
+    LATER,
     NODES,
     OBJECTS,
     SPACES,
     STATE_VALUES,
     STEPS,
+    WORDS,
     WRITES,
     Json,
     Scalar,
     Space,
+    Words,
 )
 
 APPLICATION_ID = 0x486F6C64
@@ -25,10 +28,13 @@ APPLICATION_ID = 0x486F6C64
 VERSION = 1
 """The layout, in `PRAGMA user_version`. Goes up when older versions of Holdfast could not use the file."""
 
-_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", Json: "TEXT"}
+_TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", Json: "TEXT", Words: "TEXT"}
 
 # Large rows in the tree of the key itself would make that tree deep and slow; small ones are found a step sooner in it.
 _WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
+
+NUMBER = "number"
+"""A column of `words` by which its index names rows. Declared, so that nothing ever numbers them anew."""
 
 _VIEWS = """
 CREATE VIEW threads AS
@@ -48,14 +54,23 @@ CREATE VIEW log AS
 
 def schema() -> list[str]:
     """The statements that make an empty file one of ours, but for its version."""
-    return [statement for space in SPACES for statement in (_table(space), *_indexes(space))] + [_VIEWS]
+    first = [space for space in SPACES if space not in LATER]
+    return [statement for space in first for statement in (_table(space), *_indexes(space))] + [_VIEWS, *later()]
 
 
-def _table(space: Space) -> str:
+def later() -> list[str]:
+    """The statements that give a file what the first ones were made without, and change nothing where it has that."""
+    return [_table(space, "IF NOT EXISTS ") for space in LATER]
+
+
+def _table(space: Space, unless: str = "") -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body BLOB NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
     options = "STRICT" if space in _WITH_ROWID else "STRICT, WITHOUT ROWID"
-    return f"CREATE TABLE {space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
+    if space is WORDS:
+        lines = [f"{NUMBER} INTEGER PRIMARY KEY", *lines[:-1], f"UNIQUE ({', '.join(space.key)})"]
+        options = "STRICT"
+    return f"CREATE TABLE {unless}{space.name} (\n  " + ",\n  ".join(lines) + f"\n) {options}"
 
 
 def _indexes(space: Space) -> list[str]:
@@ -77,7 +92,8 @@ class Statements:
         # Names come from the spaces declared above, never from data.
         columns, key = ", ".join(space.all_columns), list(space.key)
         is_key = _equal(key)
-        insert = f"INSERT INTO {space.name} VALUES ({', '.join('?' * (len(space.all_columns) + 1))})"  # noqa: S608
+        places = ", ".join("?" * (len(space.all_columns) + 1))
+        insert = f"INSERT INTO {space.name} ({columns}, body) VALUES ({places})"  # noqa: S608
         values = ", ".join(f"{name} = excluded.{name}" for name in (*space.columns, "body"))
         self._space = space
         self._scans: dict[tuple[str, int, int, int, bool, bool], str] = {}

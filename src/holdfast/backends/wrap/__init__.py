@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from holdfast.backends.port import Backend, Batch, Capabilities, Query, Row, Sound
+from holdfast.backends.port import Backend, Batch, Capabilities, Match, Matches, Query, Row, Sound
 from holdfast.errors import Config
 
 
@@ -35,6 +35,9 @@ class Wrapper(Backend):
 
     async def apply(self, batch: Batch) -> int | None:
         return await self.inner.apply(batch)
+
+    async def matched(self, match: Match) -> Matches:
+        return await self.inner.matched(match)
 
     async def size(self) -> int:
         return await self.inner.size()

@@ -165,7 +165,7 @@ class Cache(Wrapper):
         if not self._max_age or not queries:
             return None
         if self._closed:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+            raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
         lines: set[Key] = set()
         for query in queries:
             if isinstance(query, Get):

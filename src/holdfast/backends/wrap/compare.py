@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from holdfast.backends.port import Backend, Get, Row, Scan
-from holdfast.backends.spaces import SPACES, Json, Key, Scalar, Space
+from holdfast.backends.spaces import SPACES, Json, Key, Scalar, Space, Words
 from holdfast.backends.wrap import journal
 from holdfast.backends.wrap.beside import page_of_theirs
 from holdfast.backends.wrap.pair import cursor_of
@@ -74,11 +74,13 @@ async def _suspects(local: Backend, remote: Backend, space: Space) -> list[Key]:
 
 
 def same(space: Space, one: Row | None, other: Row | None) -> bool:
-    """Whether two stores hold the same row. One that knows JSON may write it in its own way."""
+    """Whether two stores hold the same row. One that knows JSON, or words, may write them in its own way."""
     if one is None or other is None or one == other:
         return one is other or one == other
     return (one.key, one.body) == (other.key, other.body) and all(
-        left == right or (kind is Json and _json(left) == _json(right))
+        left == right
+        or (kind is Json and _json(left) == _json(right))
+        or (kind is Words and set(str(left).split(" ")) == set(str(right).split(" ")))
         for kind, left, right in zip(space.columns.values(), one.columns, other.columns, strict=True)
     )
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.backends.forks import renew_after_fork
-from holdfast.backends.port import Backend, Batch, Create, Ensure, Put, Query, Row
+from holdfast.backends.port import Backend, Batch, Create, Ensure, Match, Matches, Put, Query, Row
 from holdfast.backends.spaces import Space
 from holdfast.backends.wrap import Wrapper
 
@@ -36,6 +36,8 @@ class Counting(Wrapper):
             """Calls of `read`."""
             self.queries = 0
             """Queries in them."""
+            self.matches = 0
+            """Calls of `match`."""
             self.applies = 0
             """Calls of `apply`."""
             self.refused = 0
@@ -52,6 +54,12 @@ class Counting(Wrapper):
             self.queries += len(queries)
             for query, rows in zip(queries, found, strict=True):
                 _add(self.rows_read, self.bytes_read, query.space, rows)
+        return found
+
+    async def matched(self, match: Match) -> Matches:
+        found = await self.inner.matched(match)
+        with self._lock:
+            self.matches += 1
         return found
 
     async def apply(self, batch: Batch) -> int | None:

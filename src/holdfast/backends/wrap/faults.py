@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from holdfast.backends.port import Backend, Batch, Call, Query, Row
+from holdfast.backends.port import Backend, Batch, Call, Match, Matches, Query, Row
 from holdfast.backends.wrap import Wrapper
 from holdfast.errors import HoldfastError, Unavailable
 
@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, Unavailable
 class Fault:
     """What goes wrong with the n-th `read` or `apply` (the first is 1), and with as many after it as `times` says.
 
+    `match` counts as a `read`.
     `before`: it fails and nothing was done. `after`: it was done, but the caller gets the error, as when an
     acknowledgement is lost. Without an error the call is only delayed.
     """
@@ -57,6 +58,15 @@ class Faults(Wrapper):
             faults = self._of("read", self.reads)
         await _strike(faults, "before")
         found = await self.inner.read(queries)
+        await _strike(faults, "after")
+        return found
+
+    async def matched(self, match: Match) -> Matches:
+        with self._lock:
+            self.reads += 1
+            faults = self._of("read", self.reads)
+        await _strike(faults, "before")
+        found = await self.inner.matched(match)
         await _strike(faults, "after")
         return found
 

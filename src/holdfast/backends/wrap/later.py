@@ -89,7 +89,7 @@ class Later(Backend):
     def _open_now(self) -> Backend:
         with self._turns.lock:
             if self._closed:
-                raise Unavailable("the store is closed", where=self.url, hint="Open it again")
+                raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
             if self._opened is None:
                 self._opened = run(backend_for(self._url).open(self._url))
             return self._opened

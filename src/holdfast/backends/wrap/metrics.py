@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.port import Backend, Batch, Query, Row
+from holdfast.backends.port import Backend, Batch, Match, Matches, Query, Row
 from holdfast.backends.wrap.counting import Counting
 from holdfast.backends.wrap.urls import compose, open_parts, parts_of
 from holdfast.errors import HoldfastError
@@ -29,7 +29,7 @@ class Metrics(Counting):
 
     def __init__(self, inner: Backend) -> None:
         self._errors: Counter[str] = Counter()
-        self._times = {"read": _Times(), "apply": _Times()}
+        self._times = {"read": _Times(), "match": _Times(), "apply": _Times()}
         super().__init__(inner)
 
     @classmethod
@@ -46,7 +46,7 @@ class Metrics(Counting):
         super().reset()
         with self._lock:
             self._errors = Counter()
-            self._times = {"read": _Times(), "apply": _Times()}
+            self._times = {"read": _Times(), "match": _Times(), "apply": _Times()}
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         began = time.perf_counter()
@@ -56,6 +56,16 @@ class Metrics(Counting):
             self._note("read", began, error)
             raise
         self._note("read", began)
+        return found
+
+    async def matched(self, match: Match) -> Matches:
+        began = time.perf_counter()
+        try:
+            found = await super().matched(match)
+        except HoldfastError as error:
+            self._note("match", began, error)
+            raise
+        self._note("match", began)
         return found
 
     async def apply(self, batch: Batch) -> int | None:
@@ -71,7 +81,8 @@ class Metrics(Counting):
     async def status(self) -> dict[str, int | float | str]:
         found = await self.inner.status()
         with self._lock:
-            found |= {"reads": self.reads, "queries": self.queries, "applies": self.applies, "refused": self.refused}
+            found |= {"reads": self.reads, "queries": self.queries, "matches": self.matches}
+            found |= {"applies": self.applies, "refused": self.refused}
             found |= {
                 "rows_read": self.rows_read.total(),
                 "bytes_read": self.bytes_read.total(),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from holdfast.backends.forks import renew_after_fork
-from holdfast.backends.port import Backend, Batch, Query, Row
+from holdfast.backends.port import Backend, Batch, Match, Matches, Query, Row
 from holdfast.backends.urls import number, whole
 from holdfast.backends.waiting import Pause
 from holdfast.backends.wrap import Wrapper
@@ -75,6 +75,9 @@ class Retry(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         return await self._insist(lambda: self.inner.apply(batch))
+
+    async def matched(self, match: Match) -> Matches:
+        return await self._insist(lambda: self.inner.matched(match))
 
     async def size(self) -> int:
         return await self._insist(self.inner.size)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -50,6 +49,7 @@ def resolve(name: str | None = None) -> str:
         raise Config(
             "no store is named",
             hint=f"Open a URL such as sqlite:///agents.db, set HOLDFAST_STORE, or write [{DEFAULT}] into a {FILE}",
+            code="no-store-named",
         )
     return _Named(path).url(DEFAULT)
 
@@ -83,6 +83,8 @@ class _Named:
     """The stores of a file."""
 
     def __init__(self, path: Path) -> None:
+        import tomllib  # not needed by those who give a URL
+
         self._path = path
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ A backend's test file says where its stores are, and inherits the tests::
         def stores(self, tmp_path: Path) -> Stores:
             return Stores(f"sqlite:///{tmp_path}/store.db")
 
-Tests of what a backend does not claim (`Capabilities.durable`, `shared`, `fresh`) are skipped.
+Tests of what a backend does not claim (`Capabilities.durable`, `shared`, `fresh`, `words`) are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ except ImportError as error:
         f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
     ) from error
 
-_PARTS = ("histories", "lifetime", "processes", "races", "reads", "values", "writes")
+_PARTS = ("histories", "lifetime", "processes", "races", "reads", "values", "words", "writes")
 
 # Before they are imported: so that a failing assertion shows its values, as in any test file.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
@@ -35,12 +35,13 @@ from holdfast.testing.conformance.processes import Processes  # noqa: E402
 from holdfast.testing.conformance.races import Races  # noqa: E402
 from holdfast.testing.conformance.reads import Reads  # noqa: E402
 from holdfast.testing.conformance.values import Values  # noqa: E402
+from holdfast.testing.conformance.words import WordsFound  # noqa: E402
 from holdfast.testing.conformance.writes import Writes  # noqa: E402
 
 __all__ = ["BackendConformance", "Driven", "Stores", "SyncConformance"]
 
 
-class BackendConformance(Reads, Values, Writes, Races, Lifetime, Processes, Histories):
+class BackendConformance(Reads, Values, Writes, WordsFound, Races, Lifetime, Processes, Histories):
     """All of it. A subclass gives the fixture `stores`."""
 
 

@@ -20,6 +20,7 @@ from holdfast.backends.spaces import (
     WRITES,
     Json,
     Scalar,
+    Words,
 )
 from holdfast.testing.conformance.kit import Driven, Suite, same
 from holdfast.testing.rows import meaning, row_of, step
@@ -115,6 +116,7 @@ class Values(Suite):
 
     def test_every_space_keeps_its_rows(self, store: Driven) -> None:
         samples: dict[type, Scalar] = {str: "text", int: 7, bytes: b"\0bytes\xff", Json: '{"a": [1, "b", null]}'}
+        samples[Words] = "some words"
         rows = {
             space: Row(
                 tuple(samples[kind] for kind in space.key.values()),

@@ -1,0 +1,89 @@
+"""Looking at a long history on SQLite: 10,000 steps and 1,000 branches, each look in a store just opened."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import holdfast
+from benchmarks.measure import Figure, Result
+
+_STEPS, _BRANCHES = 10_000, 1_000
+_ROUNDS = 7
+
+Look = Callable[[holdfast.Store], object]
+
+_LOOKS: dict[str, tuple[Look, float]] = {
+    "log, first page": (lambda store: store.log("agent", limit=50), 100),
+    "diff of neighbours at the end": (lambda store: store.diff("agent"), 100),
+    "diff of neighbours in the middle": (
+        lambda store: store.diff("agent", f"#{_STEPS // 2}", f"#{_STEPS // 2 + 1}"),
+        100,
+    ),
+    "diff of a branch and its neighbour": (lambda store: store.diff("agent", "branch-500", "branch-501"), 100),
+    "diff with one message of 10,000 edited": (lambda store: store.diff("agent", "before", "edited"), 100),
+    "diff of two threads, one message edited": (lambda store: store.diff("agent", "before", other="copy"), 200),
+    "blame of the first message": (lambda store: store.blame("agent", "messages[0]", "main"), 100),
+    "blame of a message in the middle": (lambda store: store.blame("agent", f"messages[{_STEPS // 2}]", "main"), 100),
+    "blame of the last 50 messages": (lambda store: store.blame("agent", "messages[-50:]", "main"), 100),
+    "blame of a key of 1,000": (lambda store: store.blame("agent", "memory.key-500", "main"), 100),
+    "history of a message": (lambda store: store.history("agent", f"messages[{_STEPS // 2}]", "main"), 100),
+    "history of a channel, first 20": (lambda store: store.history("agent", "messages", "main", limit=20), 200),
+}
+"""What is looked at, and how many milliseconds it may take."""
+
+
+def _message(number: int) -> dict[str, str]:
+    role = "assistant" if number % 2 else "user"
+    return {"role": role, "content": f"message {number}: " + f"words and more words {number} " * 8}
+
+
+def _fill(store: holdfast.Store) -> None:
+    """A conversation of 10,000 messages, one a step, and a memory of 1,000 entries; then branches all along it."""
+    messages: list[dict[str, str]] = []
+    memory = {f"key-{number}": f"value {number} " * 4 for number in range(1_000)}
+    ids = []
+    for number in range(_STEPS):
+        messages = [*messages, _message(number)]
+        if number % 50 == 0:
+            memory = {**memory, f"key-{number % 1_000}": f"changed at {number}"}
+        metadata = {"author": "agent"}
+        ids.append(store.put("agent", {"messages": messages, "memory": memory, "n": number}, metadata=metadata).id)
+    store.name("agent", "before", ids[-1])
+    for number in range(_BRANCHES):
+        name = f"branch-{number}"
+        store.fork("agent", ids[number * (_STEPS // _BRANCHES)], branch=name)
+        store.update("agent", {"n": -number}, branch=name)
+    edited = [*messages]
+    edited[_STEPS // 3] = {**edited[_STEPS // 3], "content": "edited"}
+    last = store.put("agent", {"messages": edited, "memory": memory, "n": _STEPS}, parent=ids[-1])
+    store.name("agent", "edited", last.id)
+    store.put("copy", {"messages": edited, "memory": memory, "n": _STEPS})
+
+
+def _median(url: str, look: Look) -> float:
+    """How long it takes in a store just opened, in milliseconds."""
+    times = []
+    for _ in range(_ROUNDS):
+        with holdfast.open(url) as store:
+            gc.collect()
+            start = time.perf_counter()
+            look(store)
+            times.append((time.perf_counter() - start) * 1000)
+    return statistics.median(times)
+
+
+def looking_at_a_long_history() -> Result:
+    """Log, differences and blame in a thread of 10,000 steps and 1,000 branches, cold, on SQLite"""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder)}/history.db"
+        with holdfast.open(url) as store:
+            _fill(store)
+        return Result([Figure(what, _median(url, look), "ms", ceiling=most) for what, (look, most) in _LOOKS.items()])
+
+
+CASES = (looking_at_a_long_history,)

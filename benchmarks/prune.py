@@ -1,0 +1,102 @@
+"""Pruning many threads in one pass: how much memory that takes, how long, and what a writer notices of it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import holdfast
+from benchmarks.measure import Figure
+
+_PRUNE = """
+import json, resource, sys, time
+import holdfast
+
+began = time.perf_counter()
+with holdfast.open(sys.argv[1]) as store:
+    report = store.prune(keep_last=int(sys.argv[2]), each=lambda thread: None)
+print(json.dumps({
+    "seconds": time.perf_counter() - began,
+    "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "dropped": report.dropped,
+    "bytes": report.bytes,
+    "problems": len(report.problems),
+}))
+"""
+
+_WRITE = """
+import json, sys, time
+import holdfast
+
+appended, slowest, errors = 0, 0.0, 0
+with holdfast.open(sys.argv[1]) as store:
+    print("ready", flush=True)
+    end = time.monotonic() + 600
+    while time.monotonic() < end and not store.names("stop"):
+        began = time.perf_counter()
+        try:
+            store.update(f"thread {appended % int(sys.argv[2]):05}", {"turn": appended})
+        except holdfast.HoldfastError:
+            errors += 1
+        slowest = max(slowest, time.perf_counter() - began)
+        appended += 1
+        time.sleep(0.005)
+print(json.dumps({"appended": appended, "slowest": slowest, "errors": errors}))
+"""
+
+
+def fill(url: str, threads: int, steps: int) -> None:
+    """Threads of conversations that grow by a message with each step."""
+    with holdfast.open(url) as store:
+        store.put("stop", {})
+        for number in range(threads):
+            messages: list[dict[str, Any]] = []
+            with store.transaction() as together:
+                for step in range(steps):
+                    messages.append({"role": "user", "content": f"message {step} of {number}, " + "and more " * 20})
+                    together.put(f"thread {number:05}", {"messages": list(messages), "step": step})
+
+
+def pruned(threads: int, steps: int, keep: int, folder: pathlib.Path) -> dict[str, Any]:
+    """Prune to the last so many while another process writes, and what both have to say."""
+    url = f"sqlite:///{folder}/prune.db"
+    fill(url, threads, steps)
+    with holdfast.open(url) as store:
+        before = store.stats().bytes
+    writer = subprocess.Popen([sys.executable, "-c", _WRITE, url, str(threads)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        done = subprocess.run(
+            [sys.executable, "-c", _PRUNE, url, str(keep)], capture_output=True, text=True, check=True
+        )
+        with holdfast.open(url) as store:
+            store.name("stop", "now")
+            after = store.stats().bytes
+        said, _ = writer.communicate(timeout=60)
+    finally:
+        writer.kill()
+    found: dict[str, Any] = {**json.loads(done.stdout), **json.loads(said), "before": before, "after": after}
+    return found
+
+
+def prune_many() -> list[Figure]:
+    """1,000 threads of 200 steps pruned to their last 100, while a writer appends."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = pruned(1000, 200, 100, pathlib.Path(folder))
+    shrunk = f"the file goes from {found['before'] / 1e6:.0f} to {found['after'] / 1e6:.0f} MB"
+    wrote = f"{found['appended']} steps appended meanwhile"
+    return [
+        Figure("prune 1,000 threads to the last 100: memory", found["rss"] / 1e6, "MB", ceiling=200, note=shrunk),
+        Figure("prune 1,000 threads to the last 100: threads a second", 1000 / found["seconds"], "/s"),
+        Figure("prune 1,000 threads to the last 100: errors of a writer", found["errors"], "", ceiling=0, note=wrote),
+        Figure("prune 1,000 threads to the last 100: slowest step of a writer", found["slowest"] * 1000, "ms"),
+        Figure("prune 1,000 threads to the last 100: threads not done", found["problems"], "", ceiling=0),
+    ]
+
+
+CASES = (prune_many,)

@@ -1,0 +1,105 @@
+"""Text search over many messages: how long the first page takes.
+
+    python -m benchmarks.search [--messages 100000] [--url sqlite:////tmp/search.db]
+
+Builds a store of threads of 1,000 messages, several of them a step, with an index of words that grows as the steps are
+saved. Then it asks for frequent words, rare ones, phrases and starts of words, and prints how long the first page of
+each takes: the median, and the slowest, of many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import holdfast
+from holdfast.errors import Unsupported
+from holdfast.history.search import Page
+
+PER_THREAD, PER_STEP = 1_000, 50
+ROUNDS = 20
+SYLLABLES = ("ka", "to", "mi", "re", "sol", "ban", "ter", "qui", "lo", "ne", "ar", "ven", "dis", "pro", "un", "ex")
+
+
+def vocabulary(size: int, source: random.Random) -> list[str]:
+    """Distinct made-up words."""
+    words: dict[str, None] = {}
+    while len(words) < size:
+        words["".join(source.choices(SYLLABLES, k=source.randint(2, 4)))] = None
+    return list(words)
+
+
+def build(store: holdfast.Store, messages: int, source: random.Random) -> list[str]:
+    """Fill a store. Words are as frequent as in a language: the n-th has 1/n of the first one's share."""
+    words = vocabulary(20_000, source)
+    shares = [1 / (place + 1) for place in range(len(words))]
+    drawn = source.choices(words, shares, k=400_000)
+    store.index()
+    for thread in range(messages // PER_THREAD):
+        talk: list[dict[str, str]] = []
+        for step in range(PER_THREAD // PER_STEP):
+            for number in range(PER_STEP):
+                start = source.randrange(len(drawn) - 60)
+                said = " ".join(drawn[start : start + source.randint(10, 60)])
+                if number == 0:
+                    said += f" order{thread}x{step}"
+                talk.append({"role": "user" if number % 2 else "assistant", "content": said})
+            store.put(f"thread-{thread:05}", {"messages": talk})
+    return words
+
+
+def timed(store: holdfast.Store, query: str) -> tuple[list[float], Page]:
+    """How long the first page takes, in milliseconds, and what is on it."""
+    took, page = [], store.search(query, limit=20)
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        page = store.search(query, limit=20)
+        took.append((time.perf_counter() - start) * 1000)
+    return took, page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--url", default="")
+    options = parser.parse_args()
+    source = random.Random(11)
+    with tempfile.TemporaryDirectory() as directory:
+        url = options.url or f"sqlite:///{Path(directory) / 'search.db'}"
+        with holdfast.open(url) as store:
+            if not store.engine.ground.backend.capabilities.words:
+                raise Unsupported("this store keeps no index of words", where=url)
+            start = time.perf_counter()
+            words = build(store, options.messages, source)
+            print(
+                f"{options.messages:,} messages in {time.perf_counter() - start:.0f} s; {store.stats().bytes:,} bytes"
+            )
+            last = options.messages // PER_THREAD - 1
+            queries = {
+                "frequent word": words[0],
+                "two frequent words": f"{words[0]} {words[1]}",
+                "medium word": words[300],
+                "rare word": words[-1],
+                "one in all": f"order{last // 2}x7",
+                "phrase": f'"{words[0]} {words[1]} {words[2]}"',
+                "start of words": f"{words[40][:4]}*",
+                "start of two letters": f"{words[40][:2]}*",
+                "of one role": f"{words[20]} role:human",
+                "in one thread": f"{words[5]} thread:thread-{last // 2:05}",
+                "one of two": f"{words[-1]} OR order{last // 3}x3",
+                "nothing": "unheardof",
+            }
+            for name, query in queries.items():
+                took, page = timed(store, query)
+                print(
+                    f"{name:22} {statistics.median(took):8.1f} ms, at most {max(took):8.1f} ms"
+                    f" ({len(page.matches)} matches, {page.looked} looked at, by {page.how})"
+                )
+
+
+if __name__ == "__main__":
+    main()

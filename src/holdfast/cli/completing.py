@@ -1,0 +1,110 @@
+"""Arguments that a shell can complete from the store: threads, checkpoints, branches, tags."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.frame import Session
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from holdfast.store import Store
+
+_SECONDS = 3.0
+"""How long somebody who pressed Tab is kept waiting for a store."""
+
+_MANY = 200
+_RECENT = 50
+
+
+class _TookTooLong(Exception):
+    """Nobody waits for this any longer."""
+
+
+def from_store(session: Session, ask: Callable[[Store], Iterable[str]]) -> list[str]:
+    """What a store says, or nothing: whoever presses Tab wants no error, and not to wait."""
+
+    import holdfast.opening  # noqa: F401 - loaded before the time runs: it is the store that is not waited for
+
+    def give_up(*_: object) -> None:
+        raise _TookTooLong
+
+    timed = hasattr(signal, "setitimer")
+    if timed:
+        signal.signal(signal.SIGALRM, give_up)
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        return [name for name in ask(session.open()) if name.isprintable()]
+    except Exception:  # noqa: BLE001 - there is nobody to tell, and nothing was asked for
+        return []
+    finally:
+        if timed:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _FromStore(click.ParamType[str]):
+    """Text, for which the store knows what there is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        from click.shell_completion import CompletionItem
+
+        session = ctx.ensure_object(Session)
+        # Where the last word is an option that waits for its value, click leaves all arguments as they are.
+        thread = str(ctx.params.get("thread") or next(iter(ctx.args), ""))
+        found = from_store(session, lambda store: self.names(store, thread, incomplete))
+        return [CompletionItem(name) for name in dict.fromkeys(found) if name.startswith(incomplete)]
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
+        """What may stand here."""
+        raise NotImplementedError
+
+
+class ThreadName(_FromStore):
+    """The name of a thread."""
+
+    name = "thread"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [each.thread for each in store.threads(prefix=start, limit=_MANY)]
+
+
+class BranchName(_FromStore):
+    """The name of a branch of the thread that was named before it."""
+
+    name = "branch"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [branch.name for branch in store.branches(thread) if branch.name]
+
+
+class TagName(_FromStore):
+    """A tag, or a name, in the thread that was named before it."""
+
+    name = "tag"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [*store.names(thread), *store.tags(thread)]
+
+
+class Revision(_FromStore):
+    """A checkpoint of the thread that was named before it: `HEAD`, a branch, a name, the start of an id, `HEAD~2`."""
+
+    name = "revision"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
+        yield "HEAD"
+        yield from BranchName().names(store, thread, start)
+        yield from store.names(thread)
+        yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
+
+
+THREAD, BRANCH, TAG, REVISION = ThreadName(), BranchName(), TagName(), Revision()
+"""Types for `click.argument` and `click.option`. The thread's parameter is called `thread`."""

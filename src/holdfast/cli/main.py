@@ -1,0 +1,280 @@
+"""The command line `holdfast`.
+
+How a command plugs in. A command is a function in a file of this package::
+
+    from holdfast.cli.frame import Session, command
+    from holdfast.cli.completing import REVISION, THREAD
+
+    @command("blame")
+    @click.argument("thread", type=THREAD)
+    @click.argument("revision", type=REVISION, default="HEAD")
+    @click.option("--path", help="…")
+    def blame(session: Session, thread: str, revision: str, path: str | None) -> None:
+        \"\"\"Say which step wrote each part of a state.\"\"\"
+        store = session.open()                       # for reading; write=True to write; create=True to make it
+        if session.json:
+            session.emit_all(…)                      # dicts, dataclasses, named tuples: one line of JSON each
+            return
+        session.out.page()                           # where much may come
+        session.out.line(session.out.style(safe(text), "yellow"))  # text from a store goes through text.safe
+
+and it has a line in `COMMANDS` and a case in `_load`, below: a command's file is imported only when it runs, so that
+`--help` stays quick. Heavy imports stand inside the functions that need them. Errors of `holdfast.errors` are raised
+and not printed; `main` tells them and picks the exit code (`failures.py`). `session.progress("Verifying")` is a
+callback for long work, `session.confirm(question, yes=yes)` asks before something is destroyed (`yes_option` and
+`dry_run_option` are in `frame.py`), `session.note` speaks to people on stderr, and
+`raise click.exceptions.Exit(failures.FINDINGS)` ends with an exit code. `text.py` has sizes, times and plurals,
+`Output.table` makes tables. Tests of commands use the fixtures of `tests/cli/conftest.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from holdfast import __version__
+from holdfast.cli import failures
+from holdfast.cli.frame import COMPLETE, Group, Session
+from holdfast.cli.output import wants_color
+from holdfast.cli.text import safe
+from holdfast.errors import HoldfastError
+
+COMMANDS = {
+    "Look": {
+        "threads": "List the threads.",
+        "log": "Show the history of a thread.",
+        "show": "Show a checkpoint and its state.",
+        "diff": "Show what differs between two states.",
+        "blame": "Show which step wrote each part of a state.",
+        "grep": "Find threads and checkpoints by what is in them.",
+        "stats": "Show the store in figures.",
+    },
+    "Change": {
+        "branch": "List, create, rename or delete branches.",
+        "switch": "Make a branch the one that goes on.",
+        "merge": "Bring another branch's changes in.",
+        "fork": "Start a branch at a checkpoint, with an edited state if need be.",
+        "restore": "Go back to an older state, in a new checkpoint.",
+        "tag": "List, give or take away tags and names.",
+    },
+    "Keep": {
+        "prune": "Remove old checkpoints by a policy.",
+        "pin": "Keep a checkpoint from being pruned.",
+        "hold": "Keep a whole thread from being pruned or deleted.",
+        "verify": "Check that everything is as it was written.",
+        "heads": "Export where the threads end, to detect a cut-off end later.",
+        "repair": "Mend what is damaged, from a copy or by salvage.",
+        "delete": "Delete threads.",
+        "jobs": "List, run or pause scheduled work.",
+    },
+    "Move": {
+        "copy": "Copy threads to another store.",
+        "export": "Write threads to a file.",
+        "import": "Read threads from a file.",
+    },
+    "Help": {
+        "doctor": "Check the installation and the store.",
+        "explain": "Say what an error's code means.",
+        "completion": "Print a script that completes commands in a shell.",
+        "version": "Print the version.",
+        "help": "Show the help of a command.",
+    },
+}
+"""The commands by what they are for, each with its line in the help."""
+
+
+def _load(name: str) -> click.Command | None:
+    """A command from its file."""
+    match name:
+        case "threads":
+            from holdfast.cli.threads import threads
+
+            return threads
+        case "log":
+            from holdfast.cli.log import log
+
+            return log
+        case "show":
+            from holdfast.cli.show import show
+
+            return show
+        case "grep":
+            from holdfast.cli.grep import grep
+
+            return grep
+        case "diff":
+            from holdfast.cli.diff import diff
+
+            return diff
+        case "blame":
+            from holdfast.cli.blame import blame
+
+            return blame
+        case "stats":
+            from holdfast.cli.stats import stats
+
+            return stats
+        case "completion":
+            from holdfast.cli.completion import completion
+
+            return completion
+        case "jobs":
+            from holdfast.cli.jobs import jobs
+
+            return jobs
+        case "doctor":
+            from holdfast.cli.doctor import doctor
+
+            return doctor
+        case "explain":
+            from holdfast.cli.explain import explain
+
+            return explain
+        case "branch" | "switch" | "fork" | "restore":
+            from holdfast.cli import branches
+
+            found: click.Command = getattr(branches, name)
+            return found
+        case "merge":
+            from holdfast.cli.merge import merge
+
+            return merge
+        case "tag":
+            from holdfast.cli.tags import tag
+
+            return tag
+        case "copy" | "export" | "import" | "delete":
+            from holdfast.cli import copying
+
+            moving: click.Command = getattr(copying, "import_" if name == "import" else name)
+            return moving
+        case "prune":
+            from holdfast.cli.prune import prune
+
+            return prune
+        case "pin" | "hold":
+            from holdfast.cli import holds
+
+            return holds.pin if name == "pin" else holds.hold
+        case "version" | "help":
+            from holdfast.cli import about
+
+            return about.version if name == "version" else about.help_
+    return None
+
+
+class Main(Group):
+    """The commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return [name for names in COMMANDS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        return _load(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.list_commands(ctx), 1)
+            also = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"there is no command {name!r}.{also}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        widest = max(len(name) for names in COMMANDS.values() for name in names)
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), line) for name, line in names.items()])
+
+
+def _version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    if value and not context.resilient_parsing:
+        click.echo(f"holdfast {__version__}")
+        context.exit()
+
+
+@click.group(
+    "holdfast",
+    cls=Main,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="The store is the one that --store names, or $HOLDFAST_STORE, or the default of holdfast.toml.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version, and exit.",
+)
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """See and mend the history of agents' state."""
+    context.ensure_object(Session)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command, and return its exit code. What goes wrong is told on stderr."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if COMPLETE in os.environ:
+        from holdfast.cli.completion import complete
+
+        return complete(cli, os.environ[COMPLETE])
+    session = Session()
+    try:
+        return _run(given, session)
+    except BrokenPipeError:
+        failures.give_up_output()
+        return failures.BROKEN_PIPE
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return failures.INTERRUPTED
+
+
+def _run(given: list[str], session: Session) -> int:
+    # Looked for here, since what is wrong may be what stands before them.
+    as_json = "--json" in given
+    paging = False
+    try:
+        try:
+            with cli.make_context("holdfast", given, obj=session) as context:
+                cli.invoke(context)
+                return failures.OK
+        finally:
+            paging = session.paging
+            session.close()
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not paging:
+            raise
+        return failures.OK  # they quit the pager
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        return failures.report_usage(error, as_json=as_json, color=_color(session))
+    except HoldfastError as error:
+        _trace(session)
+        return failures.report(error, as_json=as_json or session.json, color=_color(session))
+    except Exception as error:  # noqa: BLE001 - the last one there is: told, and not swallowed
+        _trace(session)
+        return failures.report_unforeseen(error, as_json=as_json or session.json, color=_color(session))
+
+
+def _color(session: Session) -> bool:
+    return wants_color(session.color, sys.stderr)
+
+
+def _trace(session: Session) -> None:
+    if session.verbose:
+        import traceback
+
+        sys.stderr.write(safe(traceback.format_exc(), lines=True))

@@ -1,0 +1,20 @@
+"""What differs between two states, in colours."""
+
+from __future__ import annotations
+
+from holdfast.cli.output import Output
+from holdfast.cli.text import safe
+from holdfast.history.rendering import Line
+
+_STYLES: dict[str, tuple[str, ...]] = {
+    "place": ("cyan",),
+    "old": ("red",),
+    "new": ("green",),
+    "old word": ("red", "bold"),
+    "new word": ("green", "bold"),
+}
+
+
+def painted(out: Output, line: Line) -> str:
+    """A line of a difference, as a terminal shows it."""
+    return "".join(out.style(safe(text), *_STYLES.get(style, ())) for style, text in line)

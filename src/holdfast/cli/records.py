@@ -1,0 +1,80 @@
+"""What the store hands out, as JSON: one object to a line, times in ISO 8601 and UTC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from holdfast.checkpoints import Checkpoint
+
+_CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""What JSON leaves as it is, and a terminal may obey."""
+
+
+def encode(record: object) -> str:
+    """A record as one line of JSON. Takes dataclasses, named tuples, times, and values of any state."""
+    from msgspec.json import encode
+
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", encode(plain(record)).decode())
+
+
+def plain(value: Any) -> Any:
+    """A value as a tree of what JSON has a form for."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value if value.isascii() else _text(value)
+    if type(value) in (int, float):
+        return value if _fits(value) else str(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Checkpoint):
+        return checkpoint_record(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(item) for name, item in value._asdict().items()}
+    if type(value) is dict or (isinstance(value, Mapping) and not hasattr(value, "__dict__")):
+        return {_text(str(key)): plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [plain(item) for item in value]
+    from holdfast.codec import default_codec
+
+    return default_codec.to_plain(value)
+
+
+def _fits(number: float) -> bool:
+    return -(1 << 63) <= number < 1 << 64 if type(number) is int else number - number == 0
+
+
+def _text(text: str) -> str:
+    """Text without halves of characters, which cannot be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def checkpoint_record(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A checkpoint as a record, without its state."""
+    return {
+        "thread": checkpoint.thread,
+        "id": checkpoint.id,
+        "parent": checkpoint.parent,
+        "branch": checkpoint.branch,
+        "step": checkpoint.step,
+        "time": plain(checkpoint.time),
+        "kind": checkpoint.kind,
+        "hash": checkpoint.hash,
+        "metadata": plain(dict(checkpoint.metadata)),
+    }

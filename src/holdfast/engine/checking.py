@@ -1,0 +1,154 @@
+"""What checking a line's rows has found so far, and what its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.backends.port import Backend, Row
+from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.spaces import FOLDS, STEPS, Key, Space
+from holdfast.codec import Codec
+from holdfast.engine.findings import Code, Finding, Level
+from holdfast.engine.records import Branch, Info, Line, Point
+from holdfast.model.large import pointers
+from holdfast.model.objects import parse_pointer
+from holdfast.model.steps import Step
+
+TOGETHER = 64
+"""How many small questions are asked at a time."""
+
+Where = tuple[int, int]
+"""The branch and the number of a step."""
+
+
+@dataclass
+class Verified:
+    """What was looked at, and what is wrong with it."""
+
+    steps: int = 0
+    nodes: int = 0
+    objects: int = 0
+    writes: int = 0
+    bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass
+class Marks:
+    """What checkpoints cannot be read for: findings by what they spoil."""
+
+    steps: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps that cannot be opened."""
+    gaps: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps before which something is missing."""
+    folds: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps whose folded state is not there or not whole."""
+    objects: dict[bytes, list[Finding]] = field(default_factory=dict)
+    """Large values that are not there or not whole, by digest."""
+    values: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps whose folded state has such a value in it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.steps or self.gaps or self.folds or self.objects)
+
+
+class Check:
+    """The check of a line, as far as it has come."""
+
+    def __init__(self, backend: Backend, line: Line, level: Level, max_bytes: int, codec: Codec) -> None:
+        self.backend = backend
+        self.line = line
+        self.deep = level >= Level.HASHES
+        self.max_bytes = max_bytes
+        self.codec = codec
+        self.found = Verified()
+        self.marks = Marks()
+        self.holes: list[Hole] = []
+        """Steps that cannot be read."""
+        self.info: Info | None = None
+        self.branches: dict[int, Branch] = {}
+        self.lengths: dict[int, int] = {}
+        """How many places of each branch were looked at."""
+        self.steps = 0
+        self.stubs = 0
+        self.folded: dict[Where, bytes] = {}
+        """The hashes of steps that have a folded state."""
+        self.needed: set[bytes] = set()
+        """Pointers to large values."""
+
+    def add(self, code: Code, what: str, point: Point | None = None, **more: Any) -> Finding:
+        """Something is not as it should be."""
+        if point is not None:
+            more = {"checkpoint": point.id, "place": point[:2], "space": STEPS.name} | more
+            more.setdefault("key", (*self.line, *point[:2]))
+        finding = Finding(code, what, self.line.tenant, self.line.name, **more)
+        self.found.findings.append(finding)
+        return finding
+
+    def spoil(self, finding: Finding, point: Point) -> None:
+        """A step cannot be read because of this."""
+        self.marks.steps.setdefault(point[:2], []).append(finding)
+
+    async def rows(self, space: Space, *, bodies: bool = True, by: str = "") -> AsyncIterator[Row]:
+        """The line's rows in a space, as far as they can be read."""
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies, by=by):
+            self.found.bytes += len(row.body)
+            yield row
+        for hole in holes:
+            if by:
+                self.add(Code.INDEX_MISMATCH, f"the index of {space.name} cannot be read: {hole.error}")
+                continue
+            finding = self.unreadable(space, hole)
+            if space is STEPS:
+                self.holes.append(hole)
+                self._hide(hole, finding)
+
+    def unreadable(self, space: Space, hole: Hole) -> Finding:
+        """Some rows cannot be read."""
+        one = len(hole.start) == len(space.key) - 2
+        which = f"{hole.start!r}" if one else f"from {hole.start!r}"
+        place = hole.start if one and space in (STEPS, FOLDS) else None
+        return self.add(
+            Code.UNREADABLE_ROWS,
+            f"rows of {space.name} cannot be read, {which}: {hole.error}",
+            space=space.name,
+            key=(*self.line, *hole.start),
+            place=place,
+        )
+
+    def lost(self, space: Space, key: Key) -> Finding | None:
+        """The finding that a row cannot be read, if it may be one of those."""
+        for finding in self.found.findings:
+            if finding.code is Code.UNREADABLE_ROWS and finding.space == space.name:
+                if finding.key[: len(key)] == key[: len(finding.key)]:
+                    return finding
+        return None
+
+    def _hide(self, hole: Hole, finding: Finding) -> None:
+        """Steps that were taken to be missing are there, and cannot be read."""
+        for gap in [each for each in self.found.findings if each.code is Code.MISSING_STEP]:
+            start = gap.place
+            if start is not None and hole.start <= start and (not hole.stop or start < hole.stop):
+                finding.affected_count += gap.affected_count
+                self.found.findings.remove(gap)
+                for found in self.marks.gaps.values():
+                    found[:] = [finding if each is gap else each for each in found]
+
+
+def affected_by(marks: Marks, point: Point, before: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Why a step cannot be read, and why its state cannot, given the same of the state before it."""
+    own = marks.steps.get(point[:2], [])
+    if not point.tail:
+        state = [*marks.folds.get(point[:2], []), *marks.values.get(point[:2], [])]
+        return [*own, *state], state
+    state = [*marks.gaps.get(point[:2], []), *own, *before]
+    return state, state
+
+
+def needs(step: Step, marks: Marks) -> Iterator[Finding]:
+    """Why what a step holds is not whole: large values that are not there."""
+    for pointer in pointers(step.edit):
+        yield from marks.objects.get(parse_pointer(pointer).digest, ())

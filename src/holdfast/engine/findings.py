@@ -1,0 +1,164 @@
+"""What verifying finds, in a form that programs can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any
+
+from holdfast.backends.spaces import Key
+
+
+class Level(Enum):
+    """How deep to look. Each level does what the ones before it do."""
+
+    STRUCTURE = "structure"
+    """Rows without their bodies: everything is where it should be."""
+    HASHES = "hashes"
+    """Every body opened, every hash recomputed, everything there that a state is made of."""
+    DECODE = "decode"
+    """Every state put together and compared with its folded form, every value decoded."""
+
+    def __ge__(self, other: Level) -> bool:
+        order = list(Level)
+        return order.index(self) >= order.index(other)
+
+
+class Weight(Enum):
+    """How grave a finding is."""
+
+    DAMAGE = "damage"
+    """Something is not what was saved, or not there."""
+    REMAKEABLE = "remakeable"
+    """Rows that are made from the log are wrong; they can be made again."""
+    NOTICE = "notice"
+    """Nothing is wrong with what was saved."""
+
+
+class Code(StrEnum):
+    """What was found. `holdfast.upkeep.findings` explains each."""
+
+    MISSING_STEP = "missing-step"
+    DAMAGED_STEP = "damaged-step"
+    HASH_MISMATCH = "hash-mismatch"
+    PARENT_MISMATCH = "parent-mismatch"
+    WRONG_COLUMN = "wrong-column"
+    DUPLICATE_ID = "duplicate-id"
+    INDEX_MISMATCH = "index-mismatch"
+    REVISION_GAP = "revision-gap"
+    WRONG_SIZE = "wrong-size"
+    MISSING_BRANCH = "missing-branch"
+    MISPLACED_BRANCH = "misplaced-branch"
+    DUPLICATE_BRANCH = "duplicate-branch"
+    MISSING_THREAD = "missing-thread"
+    WRONG_COUNT = "wrong-count"
+    DANGLING_REF = "dangling-ref"
+    MISSING_FOLD = "missing-fold"
+    STRAY_FOLD = "stray-fold"
+    DAMAGED_FOLD = "damaged-fold"
+    FOLD_MISMATCH = "fold-mismatch"
+    MISSING_NODE = "missing-node"
+    DAMAGED_NODE = "damaged-node"
+    MISSING_OBJECT = "missing-object"
+    DAMAGED_OBJECT = "damaged-object"
+    DAMAGED_WRITE = "damaged-write"
+    UNDECODABLE = "undecodable"
+    UNKNOWN_FORMAT = "unknown-format"
+    UNREADABLE_ROWS = "unreadable-rows"
+    STORE_CHECK = "store-check"
+    STALE_ROWS = "stale-rows"
+    STALE_WORDS = "stale-words"
+    ORPHAN = "orphan"
+    CUT_OFF = "cut-off"
+    OTHER_HISTORY = "other-history"
+    ROLLED_BACK = "rolled-back"
+    GONE_BRANCH = "gone-branch"
+    GONE_THREAD = "gone-thread"
+    PRUNED_SINCE = "pruned-since"
+    RENAMED_BRANCH = "renamed-branch"
+    CHANGED_NAMES = "changed-names"
+    CHANGED_WRITES = "changed-writes"
+
+
+_NOTICES = frozenset(
+    {
+        Code.REVISION_GAP,
+        Code.WRONG_SIZE,
+        Code.STRAY_FOLD,
+        Code.ORPHAN,
+        Code.GONE_BRANCH,
+        Code.GONE_THREAD,
+        Code.PRUNED_SINCE,
+        Code.RENAMED_BRANCH,
+        Code.CHANGED_NAMES,
+        Code.CHANGED_WRITES,
+    }
+)
+_REMAKEABLE = frozenset({Code.STALE_ROWS, Code.STALE_WORDS})
+
+
+def weight_of(code: Code) -> Weight:
+    """How grave what a code stands for is."""
+    if code in _NOTICES:
+        return Weight.NOTICE
+    return Weight.REMAKEABLE if code in _REMAKEABLE else Weight.DAMAGE
+
+
+@dataclass(slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    `place` is the branch and number of the step that it is about, `checkpoint` that step's id, where they are known;
+    `space` and `key` name the row, and `column` what in it is wrong. `affected` are ids of checkpoints that cannot be
+    read because of it, the first of them, and `affected_count` says how many there are.
+    """
+
+    code: Code
+    what: str
+    tenant: str = ""
+    thread: str = ""
+    checkpoint: str = ""
+    place: tuple[int, int] | None = None
+    space: str = ""
+    key: Key = ()
+    column: str = ""
+    affected: list[str] = field(default_factory=list)
+    affected_count: int = 0
+
+    @property
+    def weight(self) -> Weight:
+        """How grave it is."""
+        return weight_of(self.code)
+
+    @property
+    def same(self) -> tuple[Any, ...]:
+        """What makes it the same finding when it is met again."""
+        return (self.code, self.thread, self.space, self.key, self.place, self.what)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {"code": self.code.value, "weight": self.weight.value, "what": self.what}
+        named = {"tenant": self.tenant, "thread": self.thread, "checkpoint": self.checkpoint}
+        named |= {"space": self.space, "column": self.column}
+
+        found |= {name: value for name, value in named.items() if value}
+        if self.place is not None:
+            found["branch"], found["step"] = self.place
+        if self.key:
+            found["key"] = [part.hex() if isinstance(part, bytes) else part for part in self.key]
+        if self.affected_count:
+            found["affected"], found["affected_count"] = self.affected, self.affected_count
+        return found
+
+    def __str__(self) -> str:
+        where = [f"thread {self.thread!r}"] if self.thread else []
+        if self.checkpoint:
+            where.append(f"checkpoint {self.checkpoint}")
+        if self.place is not None:
+            where.append(f"branch {self.place[0]}, number {self.place[1]}")
+        told = f"{self.code.value}: {self.what}" + (f" ({', '.join(where)})" if where else "")
+        return told + (f"; {self.affected_count} checkpoints cannot be read" if self.affected_count else "")
+
+
+MOST_AFFECTED = 50
+"""How many ids of affected checkpoints a finding lists."""

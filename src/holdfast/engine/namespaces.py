@@ -1,0 +1,48 @@
+"""How a thread and the namespaces in it are called in a store.
+
+A thread's own checkpoints are in the line of the same name. Those of a namespace, as a subgraph has one, are in a line
+of their own, `chat-1␟child:6f…`: what is done to the thread as a whole is done to them, too. No two pairs of thread and
+namespace share a name.
+"""
+
+from __future__ import annotations
+
+from holdfast.engine.records import Line
+from holdfast.errors import Invalid
+
+MARK = "␟"
+"""Between a thread's name and a namespace; doubled where it is part of the thread's own."""
+
+
+def thread_name(thread_id: str, namespace: str = "") -> str:
+    """The name under which a store keeps the checkpoints of a thread, or of a namespace in it."""
+    if namespace.startswith(MARK):
+        raise Invalid(f"a namespace does not start with {MARK}", where=repr(namespace)[:80])
+    name = thread_id.replace(MARK, MARK * 2)
+    return name + MARK + namespace if namespace or not thread_id else name
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The thread's id and the namespace, of a name in a store."""
+    thread_id, start = "", 0
+    while (place := name.find(MARK, start)) >= 0:
+        thread_id += name[start:place]
+        if name[place + 1 : place + 2] != MARK:
+            return thread_id, name[place + 1 :]
+        thread_id, start = thread_id + MARK, place + 2
+    return thread_id + name[start:], ""
+
+
+def root_of(line: Line) -> Line:
+    """The line of the thread that a namespace's line belongs to; a thread's own is its root."""
+    name, place = line.name, 0
+    while (place := name.find(MARK, place)) >= 0:
+        if name[place + 1 : place + 2] != MARK:
+            return line._replace(name=name[:place] or MARK)
+        place += 2
+    return line
+
+
+def below(root: Line) -> str:
+    """What the names of the lines of a thread's namespaces start with, and perhaps others."""
+    return root.name if root.name == MARK else root.name + MARK

@@ -1,0 +1,45 @@
+"""What a rewrite would store, kept aside while it is only tried out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+_IN_MEMORY = 8 << 20
+"""How many bytes are kept in memory; more go to a temporary file."""
+
+
+class Rehearsal(Mapping[bytes, bytes]):
+    """Nodes by id and large values by pointer, as many as there are and not all in memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it is closed at the end of the block
+        self._places: dict[bytes, tuple[int, int]] = {}
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._file.close()
+
+    def store(self, values: Mapping[bytes, bytes]) -> None:
+        """Keep these, too."""
+        for name, value in values.items():
+            if name not in self._places:
+                self._file.seek(self._end)
+                self._file.write(value)
+                self._places[name] = (self._end, len(value))
+                self._end += len(value)
+
+    def __getitem__(self, name: bytes) -> bytes:
+        start, length = self._places[name]
+        self._file.seek(start)
+        return self._file.read(length)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)

@@ -1,0 +1,102 @@
+"""Text as it is searched: folded, and cut into words.
+
+Folding makes `Straße` and `STRASSE` one (NFKC, then case folding). A word is a run of letters and digits. Scripts that
+put no spaces between words are taken character by character.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+LONGEST = 32
+"""How many characters of a word are kept."""
+
+_ALONE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_IN_WORD = rf"[^\W_{_ALONE}]"
+_ENDS_IN_WORD = re.compile(rf"{_IN_WORD}\Z")
+_WORD = re.compile(rf"[{_ALONE}]|{_IN_WORD}+")
+_ASCII = bytes(
+    (byte | 0x20) if 0x41 <= byte <= 0x5A else byte if chr(byte).isalnum() and byte < 0x80 else 0x20
+    for byte in range(256)
+)
+"""Turns ASCII into lower case, and what is in no word into spaces."""
+
+
+class Folded(NamedTuple):
+    """A text as it is shown, as it is searched, and where each character of the latter comes from if that is not the
+    same place."""
+
+    shown: str
+    text: str
+    places: Sequence[int] | None
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Where a part of the folded text is in the text that is shown."""
+        if self.places is None:
+            return start, end
+        return self.places[start], self.places[end - 1] + 1 if end > start else self.places[start]
+
+
+def fold(text: str) -> Folded:
+    """A text, folded. Where that takes another form of characters, it is shown in that form too."""
+    if text.isascii():
+        return Folded(text, text.lower(), None)
+    shown = text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
+    folded = shown.casefold()
+    if len(folded) == len(shown):
+        return Folded(shown, folded, None)
+    places = [place for place, char in enumerate(shown) for _ in char.casefold()]
+    return Folded(shown, folded, [*places, len(shown)])
+
+
+def words_of(texts: Iterable[str]) -> set[str]:
+    """The distinct words of texts, each cut off where it is too long."""
+    joined = "\n".join(texts)
+    if joined.isascii():
+        found = {word[:LONGEST] for word in joined.encode().translate(_ASCII).split()}
+        return set(b" ".join(found).decode().split())
+    return {word[:LONGEST] for word in _WORD.findall(fold(joined).text)}
+
+
+def in_order(text: str) -> list[str]:
+    """The words of a text, one after the other."""
+    return [word[:LONGEST] for word in _WORD.findall(fold(text).text)]
+
+
+def needed(text: str, *, prefix: bool = False) -> tuple[list[str], list[str]]:
+    """The words that every text has in which this one is found, and starts of such words."""
+    words = in_order(text)
+    if prefix and words and _ENDS_IN_WORD.search(fold(text).text):
+        return words[:-1], words[-1:]
+    return words, []
+
+
+class Finder:
+    """Finds a text in folded ones: where it starts or ends with a word, so does what is found, but for the end of a
+    prefix. White space stands for any white space."""
+
+    def __init__(self, text: str, *, prefix: bool = False) -> None:
+        folded = fold(text).text.strip()
+        pattern = r"\s+".join(map(re.escape, folded.split()))
+        if not prefix and _ENDS_IN_WORD.search(folded):
+            pattern += rf"(?!{_IN_WORD})"
+        # What may come before is looked at last: a pattern that starts with plain characters is searched for quickly.
+        self._find = re.compile(pattern).search
+        self._starts_word = re.match(_IN_WORD, folded) is not None
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where it is in a folded text."""
+        found = self._find(text)
+        while found is not None:
+            start, end = found.span()
+            if self._starts_word and start and _ENDS_IN_WORD.match(text, start - 1, start):
+                found = self._find(text, start + 1)
+            else:
+                yield start, end
+                found = self._find(text, end)

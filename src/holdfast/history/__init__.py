@@ -1,0 +1,1 @@
+"""Seeing history: revisions, differences, blame, merges, queries, search."""

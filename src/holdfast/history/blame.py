@@ -1,0 +1,215 @@
+"""Who wrote what: the checkpoints that a place of a state comes from, and all that ever changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from holdfast.backends.port import Get
+from holdfast.backends.spaces import STEPS
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.core import Engine
+from holdfast.engine.records import Line, Point
+from holdfast.errors import NotFound
+from holdfast.history.changes import Change, as_changes
+from holdfast.history.edits import Path, decoded, tree_of
+from holdfast.history.paths import path_text
+from holdfast.history.revisions import resolve
+from holdfast.history.tracing import Found, Look, Touch, Tracer
+from holdfast.model import nodes, views
+from holdfast.model.trees import MissingNode
+
+T = TypeVar("T")
+
+_BY = ("author", "user", "by", "agent", "writer", "node", "source")
+"""Entries of a checkpoint's metadata that say who saved it, the most telling first."""
+
+_PAGE = 500
+"""How many steps are described at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The checkpoint that wrote something.
+
+    `by` is what its metadata says of who saved it: the first of author, user, by, agent, writer, node and source that
+    is there. Of a pruned one, `id` is empty, and only place, time and hash are known.
+    """
+
+    id: str
+    branch: int
+    step: int
+    time: datetime | None
+    kind: str
+    hash: str
+    metadata: Mapping[str, Any]
+    by: str
+
+    @property
+    def pruned(self) -> bool:
+        """Whether the checkpoint is not there any more."""
+        return not self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A place of a state, what is there, and the checkpoint that wrote it."""
+
+    path: Path
+    value: Any
+    writer: Writer
+
+    @property
+    def where(self) -> str:
+        """The place as text: `messages[3]`."""
+        return path_text(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """A checkpoint that changed a place, and what it changed there."""
+
+    writer: Writer
+    changes: tuple[Change, ...]
+
+
+async def blame(
+    engine: Engine, line: Line, path: Path, at: str, *, start: int = 0, limit: int | None = None
+) -> list[Origin]:
+    """Which checkpoint wrote what is at a place: of a list or a dict, each of its items or entries."""
+    return await _steady(engine, line, lambda: _blame(engine, line, path, at, start, limit))
+
+
+async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, limit: int | None) -> list[Origin]:
+    point = await resolve(engine, line, at)
+    tracer = Tracer(engine, line)
+    part = path[-1] if type(path[-1]) is slice else None
+    stem = path if part is None else path[:-1]
+    there = await tracer.looked(point, stem)
+    if there is None:
+        raise _nothing(line, stem, point)
+    look, found = there
+    stem = found.path
+    length = None if found.value is None else views.length(found.value)
+    if part is not None and length is None:
+        raise NotFound("what is there is no list", where=f"{path_text(stem)} of thread {line}")
+    if length:
+        first, last, _ = (part or slice(None)).indices(length)
+        first = min(first + start, last)
+        last = last if limit is None else min(last, first + limit)
+        return await _items(engine, line, tracer, look, found, stem, first, last)
+    keys = await look.keys(found)
+    if keys:
+        chosen = keys[start : None if limit is None else start + limit]
+        return await _entries(engine, line, tracer, look, stem, chosen)
+    return await _one(engine, line, tracer, point, stem, look, found)
+
+
+async def _one(
+    engine: Engine, line: Line, tracer: Tracer, point: Point, path: Path, look: Look, found: Found
+) -> list[Origin]:
+    origin = found.origin
+    async for touch in tracer.touches(point, path):
+        origin = touch.origin
+        break
+    writers = await _writers(engine, line, [origin])
+    value = decoded(engine.ground.codec, await look.tree(found))
+    return [Origin(path, value, writers[origin])]
+
+
+async def _items(
+    engine: Engine, line: Line, tracer: Tracer, look: Look, found: Found, path: Path, start: int, stop: int
+) -> list[Origin]:
+    items = await look.items(found, start, stop)
+    origins = await tracer.item_origins(look, found, path, start, stop)
+    writers = await _writers(engine, line, origins)
+    codec = engine.ground.codec
+    return [
+        Origin((*path, start + i), decoded(codec, tree_of(item.value, {})), writers[origin])
+        for i, (item, origin) in enumerate(zip(items, origins, strict=True))
+    ]
+
+
+async def _entries(
+    engine: Engine, line: Line, tracer: Tracer, look: Look, path: Path, keys: Sequence[Any]
+) -> list[Origin]:
+    origins = await tracer.entry_origins(look, path, keys)
+    writers = await _writers(engine, line, origins)
+    found = []
+    for key, origin in zip(keys, origins, strict=True):
+        there = await look.place((*path, key))
+        if there is not None:
+            value = decoded(engine.ground.codec, await look.tree(there))
+            found.append(Origin((*path, key), value, writers[origin]))
+    return found
+
+
+async def history(
+    engine: Engine, line: Line, path: Path, at: str, *, before: str | None = None, limit: int | None = None
+) -> list[Revised]:
+    """Every checkpoint along the way to a revision that changed a place, the latest first."""
+    return await _steady(engine, line, lambda: _history(engine, line, path, at, before, limit))
+
+
+async def _steady(engine: Engine, line: Line, look: Callable[[], Awaitable[T]]) -> T:
+    """What is found; if the line was rewritten meanwhile, what is found then."""
+    try:
+        return await look()
+    except MissingNode:
+        engine.ground.cache.forget(line)
+        return await look()
+
+
+async def _history(
+    engine: Engine, line: Line, path: Path, at: str, before: str | None, limit: int | None
+) -> list[Revised]:
+    point = await resolve(engine, line, at)
+    last = None if before is None else await engine.lines.find(line, before)
+    tracer = Tracer(engine, line)
+    found: list[Touch] = []
+    seen = last is None
+    async for touch in tracer.touches(point, path):
+        if seen:
+            found.append(touch)
+        seen = seen or (last is not None and tuple(touch.origin) == last[:2])
+        if limit is not None and len(found) >= limit:
+            break
+    if not found and last is None and await tracer.looked(point, path) is None:
+        raise _nothing(line, path, point)
+    writers = await _writers(engine, line, [touch.origin for touch in found])
+    return [Revised(writers[touch.origin], as_changes(engine.ground.codec, touch.edits)) for touch in found]
+
+
+async def _writers(engine: Engine, line: Line, origins: Iterable[nodes.Origin]) -> dict[nodes.Origin, Writer]:
+    """The checkpoints of some origins."""
+    wanted = list(dict.fromkeys(origins))
+    writers: dict[nodes.Origin, Writer] = {}
+    for begin in range(0, len(wanted), _PAGE):
+        page = wanted[begin : begin + _PAGE]
+        (rows,) = await engine.ground.backend.read([Get(STEPS, [(*line, *origin) for origin in page])])
+        points = {nodes.Origin(*point[:2]): point for point in map(Point.of, rows)}
+        kept = [point for point in points.values() if not point.pruned]
+        heads = {head.point[:2]: head for head in await engine.heads.describe(line, kept, rows)} if kept else {}
+        for origin in page:
+            point = points.get(origin)
+            metadata = {} if origin not in heads else engine.ground.codec.unpack(heads[origin].header.metadata)
+            writers[origin] = _writer(origin, point, metadata)
+    return writers
+
+
+def _writer(origin: nodes.Origin, point: Point | None, metadata: Mapping[str, Any]) -> Writer:
+    if point is None:
+        return Writer("", origin.branch, origin.seq, None, "pruned", "", metadata, "")
+    by = next((value for name in _BY if type(value := metadata.get(name)) is str and value), "")
+    time = to_datetime(point.time)
+    return Writer(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)
+
+
+def _nothing(line: Line, path: Path, point: Point) -> NotFound:
+    return NotFound(
+        f"the state has nothing at {path_text(path)}",
+        where=f"checkpoint {point.id} of thread {line}",
+        hint="See what changed there with history()",
+    )

@@ -1,0 +1,248 @@
+"""Branches: listing, renaming, deleting, and going on with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from holdfast.backends.port import Delete, Expect, Put, Scan
+from holdfast.backends.scanning import rows
+from holdfast.backends.spaces import BRANCHES, REFS, STEPS
+from holdfast.engine.append import Edit, Saving
+from holdfast.engine.core import Engine
+from holdfast.engine.heads import Head
+from holdfast.engine.layout import Place
+from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch
+from holdfast.engine.projected import relabelled
+from holdfast.engine.protected import PIN, unheld
+from holdfast.engine.records import Branch, Line, Point, check_name
+from holdfast.engine.rewrite import Choice
+from holdfast.errors import Conflict, Denied, Invalid, NotFound
+from holdfast.history.ancestry import MERGE
+from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
+from holdfast.model.diff import diff_maps
+
+SWITCH = "switch"
+"""The kind of a step that changes nothing, and makes a branch the one that goes on."""
+
+FORK = "fork"
+"""The kind of a branch's first step, where it was made together with the branch."""
+
+_FIRST = Branch(0, 0, 0, 0, MAIN.name)
+
+
+class Described(NamedTuple):
+    """A branch, its last step and the one it starts from, if they are there, and how many steps of its own it has."""
+
+    branch: Branch
+    head: Point | None
+    base: Point | None
+    ahead: int
+    is_current: bool
+
+
+async def describe(engine: Engine, line: Line) -> list[Described]:
+    """The branches of a line, in the order in which they were made. Those of which nothing is left are left out."""
+    info = await engine.lines.info(line)
+    others = await engine.lines.branches(line)
+    main = "" if any(each.name == MAIN.name for each in others) else MAIN.name
+    every = [_FIRST._replace(created=info.created, name=main), *others]
+    bases = [Place(each.base_branch, each.base_length - 1) for each in every]
+    found = await engine.ground.backend.read(
+        [
+            Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
+            *(Scan(STEPS, (*line, each.branch), reverse=True, limit=1, bodies=False) for each in every),
+            *(Scan(STEPS, (*line, *base), bodies=False) for base in bases if base.seq >= 0),
+        ]
+    )
+    points = [Point.of(rows[0]) if rows else None for rows in found]
+    newest, heads = points[0], points[1 : 1 + len(every)]
+    at = {Place(*point[:2]): point for point in points[1 + len(every) :] if point is not None}
+    described = []
+    for branch, base, own in zip(every, bases, heads, strict=True):
+        start = at.get(base)
+        head = own or start
+        if head is None or (head.pruned and not branch.name):
+            continue
+        described.append(
+            Described(
+                branch,
+                None if head.pruned else head,
+                None if start is None or start.pruned else start,
+                0 if own is None else own.seq + 1,
+                newest is not None and own is not None and own.branch == newest.branch,
+            )
+        )
+    return described
+
+
+def checked_name(name: str, line: Line) -> str:
+    """The name of a branch that is to be made."""
+    if not check_name(name, "name of a branch"):
+        raise Invalid("the name of a branch is not empty", where=f"thread {line}")
+    if name in ("HEAD", "@"):
+        raise Invalid(f"{name!r} is the latest checkpoint of a thread, and no branch", where=f"thread {line}")
+    return name
+
+
+async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
+    """Give a branch another name. `main` keeps its own."""
+    checked_name(new, line)
+    while True:
+        info = await engine.lines.info(line)
+        branch = _named(line, await engine.lines.branches(line), old, "renamed")
+        if old == new:
+            return branch
+        await engine.lines.check_free(line, new)
+        renamed = branch._replace(name=new)
+        shown = await relabelled(engine.ground.backend, line, renamed)
+        changes = [
+            *engine.lines.renewed(line, info),
+            Expect(BRANCHES, (*line, branch.branch), branch[1:]),
+            Put(BRANCHES, renamed.row(line)),
+            *shown,
+        ]
+        if await engine.ground.backend.apply(changes) is None:
+            engine.ground.cache.drop(("line", line))
+            engine.projector.forget(line)
+            return renamed
+
+
+def _named(line: Line, branches: Sequence[Branch], name: str, what: str) -> Branch:
+    if check_name(name, "name of a branch") == MAIN.name:
+        raise Invalid(f"main is not {what}", where=f"thread {line}", hint="Every thread has this branch")
+    for branch in branches:
+        if branch.name == name and name:
+            return branch
+    raise NotFound(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
+
+
+# Deleting -----------------------------------------------------------------------------------------------------
+
+
+class Deleted(NamedTuple):
+    """What went with a branch, or would: the ids of its own steps, and the head that it had."""
+
+    branch: Branch
+    ids: list[str]
+    head: str | None
+
+
+async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> Deleted:
+    """Delete a branch and the steps that only it has.
+
+    `Conflict` without `force` if other branches start from them, if they have names or tags, or if they were not merged
+    into another branch. `Denied`, with it or without, if one is pinned or the thread is held.
+    """
+    await unheld(engine.ground.backend, [line])
+    while True:
+        info = await engine.lines.info(line)
+        branches = await engine.lines.branches(line)
+        branch = _named(line, branches, name, "deleted")
+        points = [Point.of(row) async for row in rows(engine.ground.backend, STEPS, tuple(line), bodies=False)]
+        deleted = await _judged(engine, line, branch, branches, points, force=force)
+        if dry_run:
+            return deleted
+        if any(point.branch == branch.branch for point in points):
+            break
+        changes = [
+            *engine.lines.renewed(line, info),
+            Expect(STEPS, (*line, branch.branch, 0), None),
+            Delete(BRANCHES, (*line, branch.branch)),
+        ]
+        if await engine.ground.backend.apply(changes) is None:
+            engine.ground.cache.drop(("line", line))
+            return deleted
+
+    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+        nonlocal deleted
+        deleted = await _judged(engine, line, branch, branches, points, force=force)
+        return Choice(frozenset((point.branch, point.seq) for point in points if point.branch == branch.branch))
+
+    await engine.rewriter.rewrite(line, choose)
+    await engine.ground.backend.tidy()
+    return deleted
+
+
+async def _judged(
+    engine: Engine, line: Line, branch: Branch, branches: Sequence[Branch], points: Sequence[Point], *, force: bool
+) -> Deleted:
+    """What would go with a branch; an error if it may not."""
+    there = [point for point in points if point.branch == branch.branch and not point.pruned]
+    ids = {point.id for point in there}
+    (refs,) = await engine.ground.backend.read([Scan(REFS, tuple(line))])
+    kinds: dict[str, list[str]] = {}
+    for row in refs:
+        if row.columns[0] in ids:
+            kinds.setdefault(str(row.key[2]), []).append(str(row.key[3]))
+    if PIN in kinds:
+        raise Denied(f"a checkpoint of branch {branch.name!r} is pinned", where=f"thread {line}", hint="Unpin it first")
+    if not force:
+        merges = [point for point in points if point.kind == MERGE and point.branch != branch.branch]
+        why = _started(branch, branches) or _marked(branch, kinds)
+        last = next((point for point in reversed(there) if point.kind != SWITCH), None)
+        if not why and last is not None and not await _is_merged(engine, line, last, merges):
+            why = f"branch {branch.name!r} is not merged into another one: what it has would be lost"
+        if why:
+            raise Conflict(why, where=f"thread {line}", hint="Delete it all the same with force=True")
+    return Deleted(branch, [point.id for point in there], there[-1].id if there else None)
+
+
+def _started(branch: Branch, branches: Sequence[Branch]) -> str:
+    starts = [each for each in branches if each.base_branch == branch.branch]
+    called = ", ".join(repr(each.name) if each.name else f"number {each.branch}" for each in starts[:5])
+    return f"other branches start from {branch.name!r}: {called}" if starts else ""
+
+
+def _marked(branch: Branch, refs: dict[str, list[str]]) -> str:
+    for kind in (NAME, TAG):
+        if kind in refs:
+            return f"checkpoints of branch {branch.name!r} have a {kind}: {', '.join(map(repr, refs[kind][:5]))}"
+    return ""
+
+
+async def _is_merged(engine: Engine, line: Line, head: Point, merges: Sequence[Point]) -> bool:
+    heads = await engine.heads.describe(line, merges)
+    merged = [parent for each in heads for parent in each.header.parents[1:]]
+    return any(parent.branch == head.branch and parent.seq >= head.seq for parent in merged)
+
+
+# Going on -----------------------------------------------------------------------------------------------------
+
+
+async def switch(engine: Engine, line: Line, name: str) -> Head:
+    """Make the last step of a branch the latest of the line: by a step on it that changes nothing, if need be."""
+    while True:
+        newest = await engine.lines.find(line, None)
+        head = await engine.lines.find(line, OnBranch(check_name(name, "name of a branch")))
+        if head.id == newest.id:
+            return await engine.heads.head(line, head)
+        state = await engine.lines.reading(line, head, partial(engine.states.packed, line))
+        saving = Saving(
+            line,
+            only_after(head, diff_maps(state, without_follows(state))),
+            parent=OnBranch(name),
+            id=await latest_id(engine, line, head),
+            kind=SWITCH,
+            **about(engine, line, {"switched": name}, await engine.deltas().unheld(line, head)),
+        )
+        try:
+            return (await engine.rebaser.save(saving))[0]
+        except Moved:
+            continue
+
+
+async def fork(engine: Engine, line: Line, point: Point, name: str, edit: Edit) -> Head:
+    """Start a branch at a step with a first step of its own, both or none."""
+    said = about(engine, line, {"forked": point.id}, await engine.deltas().unheld(line, point))
+    saving = Saving(
+        line,
+        edit,
+        parent=Place(point.branch, point.seq),
+        id=await latest_id(engine, line, point),
+        kind=FORK,
+        opens=checked_name(name, line),
+        **said,
+    )
+    return (await engine.rebaser.save(saving))[0]

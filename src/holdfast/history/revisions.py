@@ -1,0 +1,283 @@
+"""Revisions: the ways to name a checkpoint of a thread, as git has them for commits.
+
+::
+
+    HEAD, @               the latest checkpoint of the thread
+    1f0c2a3b-4d5e…        the one with this id, or with the only id that starts so (4 characters or more)
+    before-the-cut        the one that was given this name
+    main, draft           the last one of a branch
+    #12, draft#12         step 12 of main, or of the way to another revision
+    X~2, X^, X^2          two before X; the parent of X; the second parent of X, which is a merge
+    X@{2h}, @{yesterday}  the last one by that time: on the way to X, or, with HEAD or nothing before it, of the thread
+
+What stands before a suffix is looked for as an id, then as a name, then as a branch, and at last as the start of an id;
+the first that is found is meant. The whole text comes before any part of it: an id may well end in `~2`. Suffixes are
+applied from left to right. `~`, `^` and `#` go along first parents by counting, and read one step however far they go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.backends.port import Get, Query, Scan
+from holdfast.backends.spaces import REFS, STEPS
+from holdfast.checkpoints import to_datetime, to_time
+from holdfast.engine.core import Engine
+from holdfast.engine.layout import Layout, Place
+from holdfast.engine.lines import MAIN, NAME, no_line
+from holdfast.engine.records import Branch, Line, Point, check_name
+from holdfast.errors import Invalid, NotFound
+from holdfast.history.times import parse_moment
+
+_SHORTEST = 4
+"""How many characters the start of an id has at least."""
+
+_SHOWN = 6
+"""How many of the checkpoints that may be meant are shown."""
+
+_SUFFIX = re.compile(r"(?P<kind>[~^#])(?P<count>\d*)$|@\{(?P<time>[^{}]*)\}$")
+_LATEST = ("HEAD", "@")
+
+
+async def resolve(engine: Engine, line: Line, text: str) -> Point:
+    """The step that a revision names. `NotFound` if there is none; `Invalid` if it is none, or may mean several."""
+    return await Revisions(engine, line).resolve(text)
+
+
+class Revisions:
+    """Finds the steps of a line that revisions name. What was read of the line's branches is kept for the next."""
+
+    def __init__(self, engine: Engine, line: Line) -> None:
+        self._engine = engine
+        self._lines = engine.lines
+        self._backend = engine.ground.backend
+        self._line = line
+        self._branches: list[Branch] | None = None
+        self._layout = Layout(())
+
+    async def resolve(self, text: str) -> Point:
+        """The step that a revision names."""
+        base, suffixes = await self._split(check_name(text, "revision"))
+        point = await self._base(text, base, suffixes)
+        for suffix in suffixes:
+            point = await self._follow(text, point, suffix, of_thread=suffix is suffixes[0] and base in ("", *_LATEST))
+        if point.pruned:
+            raise self._gone(text, point)
+        return point
+
+    async def branch(self, text: str) -> Branch | None:
+        """The branch that a text names, if it is the name of one."""
+        for each in await self.branches():
+            if each.name == text:
+                return each
+        return MAIN_BRANCH if text == MAIN.name else None
+
+    async def branches(self) -> list[Branch]:
+        """All branches but the first."""
+        if self._branches is None:
+            self._branches = await self._lines.branches(self._line)
+            self._layout = Layout(self._branches)
+        return self._branches
+
+    # What a text consists of ----------------------------------------------------------------------------------
+
+    async def _split(self, text: str) -> tuple[str, list[_Suffix]]:
+        """The longest base that is there, and the suffixes after it."""
+        if not text:
+            raise Invalid("a revision is not empty", hint="HEAD is the latest checkpoint")
+        cuts = [text]
+        suffixes: list[_Suffix] = []
+        while found := _SUFFIX.search(cuts[-1]):
+            suffixes.insert(0, _Suffix(found.start(), found["kind"] or "@", found["count"] or "", found["time"] or ""))
+            cuts.append(cuts[-1][: found.start()])
+        if suffixes:
+            there = await self._exact(cuts)
+            kept = next((cut for cut in cuts if cut in there), cuts[-1])
+            return kept, [suffix for suffix in suffixes if suffix.column >= len(kept)]
+        return text, []
+
+    async def _exact(self, texts: Sequence[str]) -> set[str]:
+        """Those of some texts that are ids, names or branches."""
+        found = {text for text in texts if text in ("", *_LATEST, MAIN.name)}
+        wanted = [text for text in texts if text not in found]
+        if wanted:
+            ids, names = await self._ids_and_names(wanted)
+            found |= ids.keys() | names.keys()
+            if not found.issuperset(wanted[:1]):
+                found |= {each.name for each in await self.branches() if each.name in wanted}
+        return found
+
+    async def _ids_and_names(self, texts: Sequence[str]) -> tuple[dict[str, Point], dict[str, str]]:
+        queries: list[Query] = [
+            Scan(STEPS, (*self._line, text), reverse=True, limit=1, by="id", bodies=False) for text in texts
+        ]
+        queries.append(Get(REFS, [(*self._line, NAME, text, "") for text in texts]))
+        *steps, refs = await self._backend.read(queries)
+        ids = {text: Point.of(rows[0]) for text, rows in zip(texts, steps, strict=True) if rows}
+        return ids, {str(row.key[3]): str(row.columns[0]) for row in refs}
+
+    # The base -------------------------------------------------------------------------------------------------
+
+    async def _base(self, text: str, base: str, suffixes: Sequence[_Suffix]) -> Point:
+        if base in _LATEST or (not base and suffixes[0].kind != "#"):
+            return await self._lines.find(self._line, None)
+        if not base:
+            return await self._lines.head(self._line, await self._lines.branch(self._line, MAIN.name))
+        ids, names = await self._ids_and_names([base])
+        if base in ids:
+            return ids[base]
+        if base in names:
+            return await self._lines.find(self._line, names[base])
+        branch = await self.branch(base)
+        if branch is not None:
+            return await self._lines.head(self._line, branch.branch)
+        return await self._prefixed(text, base)
+
+    async def _prefixed(self, text: str, start: str) -> Point:
+        """The only step whose id starts so."""
+        found: dict[str, Point] = {}
+        after, page = start, _SHOWN + 1
+        while len(start) >= _SHORTEST and len(found) <= _SHOWN:
+            (rows,) = await self._backend.read(
+                [Scan(STEPS, tuple(self._line), (after,), limit=page, by="id", bodies=False)]
+            )
+            points = [point for point in map(Point.of, rows) if point.id.startswith(start)]
+            found.update((point.id, point) for point in points)
+            if len(points) < page:
+                break
+            after = points[-1].id + "\0"
+        if not found:
+            raise await self._unknown(text, start)
+        if len(found) > 1:
+            raise _ambiguous(text, start, list(found.values()))
+        (point,) = found.values()
+        return await self._lines.find(self._line, point.id)
+
+    async def _unknown(self, text: str, base: str) -> NotFound | Invalid:
+        if await self._lines.newest(self._line) is None:
+            return no_line(self._line)
+        odd = re.search(r"[~^]|@\{|#", base)
+        if odd is not None:
+            return _invalid(f"{base[odd.start() :]!r} is no suffix of a revision", text, odd.start(), _SUFFIXES)
+        from difflib import get_close_matches  # for mistakes alone
+
+        names = [name for name, _ in await self._lines.refs(self._line, NAME)]
+        names += [each.name for each in await self.branches() if each.name]
+        near = get_close_matches(base, ["HEAD", MAIN.name, *names], 3, 0.6)
+        short = f"Write {_SHORTEST} characters of an id or more" if len(base) < _SHORTEST else ""
+        return NotFound(
+            f"no checkpoint has the id or the name {base!r}, and no branch is called so",
+            where=f"thread {self._line}",
+            hint=f"Did you mean {' or '.join(map(repr, near))}?" if near else short or "List them with log() and branches()",
+        )
+
+    # Suffixes -------------------------------------------------------------------------------------------------
+
+    async def _follow(self, text: str, point: Point, suffix: _Suffix, of_thread: bool) -> Point:
+        if suffix.kind == "@":
+            return await self._by_time(text, point, suffix, of_thread)
+        if suffix.kind == "#":
+            if not suffix.number:
+                raise _invalid("the number of a step is missing", text, suffix.column, "As in main#12")
+            return await self._along(text, point, int(suffix.number), suffix)
+        count = int(suffix.number or 1)
+        if suffix.kind == "^" and count > 1:
+            return await self._parent(text, point, count, suffix)
+        return await self._along(text, point, point.depth - count, suffix)
+
+    async def _along(self, text: str, point: Point, depth: int, suffix: _Suffix) -> Point:
+        """The step that has so many before it, on the way to a step."""
+        if depth == point.depth:
+            return point
+        if not 0 <= depth < point.depth:
+            raise NotFound(
+                f"{text[: suffix.column] or MAIN.name!r} has the steps 0 to {point.depth}, and no step {depth}"
+                if suffix.kind == "#"
+                else f"there are only {point.depth} checkpoints before {text[: suffix.column] or 'HEAD'!r}",
+                where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
+            )
+        place = Place(point.branch, point.seq - (point.depth - depth))
+        if place.seq < 0:
+            await self.branches()
+            place = self._layout.along(point.branch, depth)
+        return await self._at(place, text)
+
+    async def _parent(self, text: str, point: Point, number: int, suffix: _Suffix) -> Point:
+        """A further parent of a merge."""
+        if point.pruned:
+            raise self._gone(text[: suffix.column], point)
+        head = await self._engine.heads.head(self._line, point)
+        parents = head.header.parents
+        if number > len(parents):
+            raise NotFound(
+                f"checkpoint {point.id} has {len(parents)} parent{'s' * (len(parents) != 1)}, and no number {number}",
+                where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
+                hint="A merge has two: log() shows which checkpoints are merges",
+            )
+        parent = parents[number - 1]
+        found = await self._at(Place(parent.branch, parent.seq), text)
+        if found.hash != parent.commit:
+            raise self._gone(text, None)
+        return found
+
+    async def _by_time(self, text: str, point: Point, suffix: _Suffix, of_thread: bool) -> Point:
+        now = to_datetime(self._engine.ground.clock())
+        try:
+            time = to_time(parse_moment(suffix.time, now))
+        except Invalid as error:
+            raise _invalid(error.what, text, suffix.column + 2, error.hint) from None
+        if of_thread:
+            return await self._lines.at_time(self._line, time)
+        await self.branches()
+        for end in self._layout.stretches(Place(point.branch, point.seq)):
+            if found := await self._lines.last_before(self._line, [end], time):
+                return found[0]
+        raise NotFound(
+            f"{text[: suffix.column]!r} has no checkpoint of that time or before",
+            where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
+        )
+
+    async def _at(self, place: Place, text: str) -> Point:
+        (rows,) = await self._backend.read([Scan(STEPS, (*self._line, *place), bodies=False)])
+        if not rows:
+            raise self._gone(text, None)
+        return Point.of(rows[0])
+
+    def _gone(self, text: str, point: Point | None) -> NotFound:
+        when = "" if point is None else f", of {_when(point.time)},"
+        return NotFound(
+            f"the checkpoint that {text!r} names{when} was pruned",
+            where=f"thread {self._line}",
+            hint="See log() for those that are there",
+        )
+
+
+class _Suffix(NamedTuple):
+    """What follows the base of a revision: where in the text, its sign, and its number or time."""
+
+    column: int
+    kind: str
+    number: str
+    time: str
+
+
+MAIN_BRANCH = Branch(0, 0, 0, 0, MAIN.name)
+"""The first branch, which has no row of its own."""
+
+_SUFFIXES = "There are ~2, ^, ^2, #12 and @{2h}"
+
+
+def _invalid(what: str, text: str, column: int, hint: str = "") -> Invalid:
+    return Invalid(what, where=f"column {column + 1} of {text!r}", hint=hint)
+
+
+def _ambiguous(text: str, start: str, points: Sequence[Point]) -> Invalid:
+    shown = ", ".join(f"{point.id} ({point.kind}, {_when(point.time)})" for point in points[:_SHOWN])
+    more = ", and more" if len(points) > _SHOWN else ""
+    return _invalid(f"several ids start with {start!r}: {shown}{more}", text, 0, "Write more of it")
+
+
+def _when(time: int) -> str:
+    return f"{to_datetime(time):%Y-%m-%d %H:%M:%S}"

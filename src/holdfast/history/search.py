@@ -1,0 +1,441 @@
+"""Searching a store: checkpoints, and threads, that match a query.
+
+A query that asks for text is answered by the index of words, where the store keeps one: it names candidates, and each
+is checked against what its step brought. Without an index, or without text, threads are gone through, the one that was
+changed last first, and their checkpoints from the latest on. Steps are opened only where their rows leave it open
+whether they match.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from holdfast.backends.port import Get, Row, Scan
+from holdfast.backends.spaces import LINES, STEPS, Key
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.core import Engine
+from holdfast.engine.lines import MAIN, NAME, TAG, Summary
+from holdfast.engine.projected import is_hidden
+from holdfast.engine.records import Line, Point, check_name, info_of, open_step
+from holdfast.engine.texts import Text, path_text
+from holdfast.engine.words import MANY, ON, Progress, step_words
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.history.matching import Brought, Context, Spans, Subject, hits, matches, reduced
+from holdfast.history.planning import Need, needs, one_thread, thread_prefix
+from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
+from holdfast.model.packed import unpack_name
+
+INDEX, SCAN = "index", "scan"
+"""How a page was found."""
+
+_PAGE = 128
+"""How many checkpoints are looked at in one read."""
+
+_THREADS = 500
+"""How many threads are looked at in one read."""
+
+_HITS = 10
+"""How many places of one checkpoint are shown."""
+
+_EXCERPT = 160
+"""About how many characters of a text are shown around a hit."""
+
+_BEFORE = 40
+_BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+
+
+class Hit(NamedTuple):
+    """A place where text was found: which, who says it if it is in a message, some of the text there, and the parts of
+    that which were asked for."""
+
+    path: str
+    role: str
+    excerpt: str
+    spans: tuple[tuple[int, int], ...]
+
+
+class Match(NamedTuple):
+    """A checkpoint that matches, and where in it; what messages say comes first. `more` hits are not shown."""
+
+    thread: str
+    id: str
+    time: datetime
+    step: int
+    branch: int
+    kind: str
+    hits: tuple[Hit, ...] = ()
+    more: int = 0
+
+
+class Page(NamedTuple):
+    """Some of what matches.
+
+    `next` is where the next page starts, to be given as `after`; None if this is the last. `how` it was found: `index`
+    or `scan`. `looked` counts the checkpoints that were looked at, `unreadable` those that are damaged.
+    """
+
+    matches: list[Match]
+    next: str | None
+    how: str
+    looked: int
+    unreadable: int = 0
+
+
+async def search(
+    engine: Engine,
+    tenant: str,
+    query: str | Query,
+    *,
+    limit: int = 20,
+    after: str | None = None,
+    progress: Progress | None = None,
+) -> Page:
+    """A page of the checkpoints that match a query."""
+    asked = parse(query) if isinstance(query, str) else query
+    return await Search(engine, tenant, asked, progress).page(limit, after)
+
+
+class Search:
+    """One query, asked of one tenant's threads."""
+
+    def __init__(self, engine: Engine, tenant: str, query: Query, progress: Progress | None = None) -> None:
+        self._engine = engine
+        self._backend = engine.ground.backend
+        self._tenant = tenant
+        self._query = query
+        self._progress = progress
+        names = {each.name for each in walk(query) if isinstance(each, Field)}
+        self._wants_summary = not names.isdisjoint(("steps", "branches", "created", "updated"))
+        self._wants_branches = "branch" in names
+        self._wants_names = not names.isdisjoint(("name", "tag"))
+        self._wants_size = "size" in names
+        self._contexts: dict[Line, Context] = {}
+        self.looked = 0
+        self.unreadable = 0
+
+    # Pages ----------------------------------------------------------------------------------------------------
+
+    async def page(self, limit: int, after: str | None = None) -> Page:
+        """A page of what matches, from the start or after another one."""
+        how, start = self._start(after)
+        if not how:
+            asked = needs(self._query)
+            how = INDEX if asked is not None and await self._engine.indexer.state(self._tenant) == ON else SCAN
+        found, place = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
+        following = None if place is None else self._cursor(how, place)
+        return Page(found, following, how, self.looked, self.unreadable)
+
+    def _cursor(self, how: str, place: Sequence[Any]) -> str:
+        data = json.dumps([how, self._mark(), *place], ensure_ascii=False, separators=(",", ":"))
+        return base64.urlsafe_b64encode(data.encode()).decode().rstrip("=")
+
+    def _start(self, after: str | None) -> tuple[str, list[Any]]:
+        if after is None:
+            return "", []
+        try:
+            how, mark, *place = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
+        except (ValueError, TypeError):
+            raise Invalid("that is no place to go on from", where=repr(after)[:80], hint=_NEXT) from None
+        if mark != self._mark() or how not in (INDEX, SCAN) or len(place) != 3:
+            raise Invalid("that is a place in the answer to another query", where=repr(after)[:80], hint=_NEXT)
+        return how, place
+
+    def _mark(self) -> str:
+        return hashlib.sha256(f"{self._tenant}\0{self._query}".encode()).hexdigest()[:16]
+
+    # With the index -------------------------------------------------------------------------------------------
+
+    async def _by_index(self, limit: int, start: list[Any]) -> tuple[list[Match], list[Any] | None]:
+        asked = [*(needs(self._query) or ()), Need(frozenset({MANY}))]
+        number, place, last = start or (0, None, None)
+        found: list[Match] = []
+        only = one_thread(self._query)
+        while number < len(asked):
+            words, prefixes = asked[number]
+            page = await self._backend.match(
+                self._tenant, sorted(words), prefixes=sorted(prefixes), line=only, after=place, limit=_PAGE
+            )
+            keys = page.keys
+            if last is not None and tuple(last) in keys:
+                keys = keys[keys.index(tuple(last)) + 1 :]  # new ones may have come before it
+            while keys:
+                # As few at first as will do, if all of them match.
+                some, keys = keys[: max(limit - len(found), 8)], keys[max(limit - len(found), 8) :]
+                for key, match in await self._checked(some, asked[:number]):
+                    found.append(match)
+                    if len(found) == limit:
+                        return found, [number, place, list(key)]
+            place, last = page.next, None
+            if place is None:
+                number += 1
+        return found, None
+
+    async def _checked(self, keys: Sequence[Key], before: Sequence[Need]) -> list[tuple[Key, Match]]:
+        """Those of some candidates that match, and were not found before for other words."""
+        rows, lines = await self._backend.read([Get(STEPS, keys), Get(LINES, sorted({key[:2] for key in keys}))])
+        by_key = {row.key: row for row in rows}
+        pruned = {row.key: bool(info_of(row).pruned) for row in lines}
+        self.looked += len(keys)
+        found: list[tuple[Key, Subject]] = []
+        for key in keys:
+            row = by_key.get(key)
+            if row is None or Point.of(row).pruned or key[:2] not in pruned:
+                continue
+            subject = await self._tried(Line(str(key[0]), str(key[1])), row, pruned[key[:2]])
+            if subject is None or subject.brought is None:
+                continue
+            words = step_words(subject.brought.texts) if before else set()
+            if not any(need.met(words) for need in before):
+                found.append((key, subject))
+        return [(key, self._match(subject)) for key, subject in await self._latest(found)]
+
+    async def _latest(self, found: list[tuple[Key, Subject]]) -> list[tuple[Key, Subject]]:
+        """Those whose id no later revision has."""
+        scans = []
+        for key, subject in found:
+            assert subject.point is not None  # noqa: S101 - they are checkpoints
+            scans.append(Scan(STEPS, (*key[:2], subject.point.id), reverse=True, limit=1, by="id", bodies=False))
+        answers = await self._backend.read(scans) if scans else []
+        return [each for each, rows in zip(found, answers, strict=True) if rows and rows[0].key == each[0]]
+
+    # Without --------------------------------------------------------------------------------------------------
+
+    async def _by_scan(self, limit: int, start: list[Any]) -> tuple[list[Match], list[Any] | None]:
+        threads = await self._threads()
+        before, found = "", list[Match]()
+        if start:
+            updated, name, before = start
+            rest = [each for each in threads if (-each.updated, each.line.name) > (-updated, name)]
+            # It may have been changed since, and is gone on with all the same.
+            threads = [*(each for each in threads if each.line.name == name), *rest]
+        for done, summary in enumerate(threads, 1):
+            line = summary.line
+            resumed = bool(start) and line.name == start[1]
+            at = before if resumed else ""
+            while True:
+                some, at = await self.some_of(line, at, summary)
+                for subject in some:
+                    found.append(self._match(subject))
+                    if len(found) == limit:
+                        assert subject.point is not None  # noqa: S101 - they are checkpoints
+                        updated = start[0] if resumed else summary.updated
+                        return found, [updated, line.name, subject.point.id]
+                if not at:
+                    break
+            if self._progress is not None:
+                self._progress(done, len(threads), line.name)
+        return found, None
+
+    async def _threads(self) -> list[Summary]:
+        """The threads that may have something, the one that was changed last first."""
+        lines = self._engine.lines
+        only = one_thread(self._query)
+        if only is not None:
+            try:
+                return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))]
+            except NotFound:
+                return []
+        found: list[Summary] = []
+        after, prefix = "", thread_prefix(self._query)
+        while True:
+            some = await lines.listing(self._tenant, prefix, after, _THREADS)
+            found += (each for each in some if self._may_have(each))
+            if len(some) < _THREADS:
+                break
+            after = some[-1].line.name
+        return sorted(found, key=lambda each: (-each.updated, each.line.name))
+
+    def _may_have(self, summary: Summary) -> bool:
+        """Whether a thread may have checkpoints that match. Its size is not theirs."""
+        return self._wants_size or reduced(self._query, Subject(summary.line.name, Context(summary))) is not False
+
+    async def some_of(self, line: Line, before: str = "", summary: Summary | None = None) -> tuple[list[Subject], str]:
+        """Those of the next checkpoints of a thread, from an id back, that match; and where to go on, if anywhere."""
+        lines = self._engine.lines
+        (points,) = await lines.pages([(line, before)], _PAGE)
+        if not points:
+            return [], ""
+        self.looked += len(points)
+        context = await self._context(line, summary)
+        open_ones = []
+        found: dict[str, Subject] = {}
+        for point in points:
+            subject = Subject(line.name, context, point)
+            try:
+                answer = matches(self._query, subject)
+            except Corrupt:
+                self.unreadable += 1
+                continue
+            if answer:
+                found[point.id] = subject
+            elif answer is None:
+                open_ones.append(point)
+        if open_ones:
+            rows, infos = await self._backend.read(
+                [Get(STEPS, [(*line, *point[:2]) for point in open_ones]), Get(LINES, [tuple(line)])]
+            )
+            pruned = bool(infos and info_of(infos[0]).pruned)
+            for row in rows:
+                tried = await self._tried(line, row, pruned)
+                if tried is not None:
+                    found[Point.of(row).id] = tried
+        return [found[point.id] for point in points if point.id in found], points[-1].id
+
+    # One checkpoint -------------------------------------------------------------------------------------------
+
+    async def fits(self, line: Line, row: Row) -> bool:
+        """Whether a checkpoint matches, of which this is the row."""
+        (infos,) = await self._backend.read([Get(LINES, [tuple(line)])])
+        return await self._tried(line, row, bool(infos and info_of(infos[0]).pruned)) is not None
+
+    async def _tried(self, line: Line, row: Row, pruned: bool) -> Subject | None:
+        """A checkpoint, with all that it brought, if it matches."""
+        point = Point.of(row)
+        if point.pruned:
+            return None
+        subject = Subject(line.name, await self._context(line), point)
+        try:
+            if matches(self._query, subject) is False:
+                return None
+            subject.brought = await self._engine.lines.reading(line, point, partial(self._brought, line, row, pruned))
+            return subject if matches(self._query, subject) else None
+        except NotFound:
+            return None  # deleted or pruned meanwhile
+        except Corrupt:
+            self.unreadable += 1
+            return None
+
+    async def _brought(self, line: Line, row: Row, pruned: bool, point: Point) -> Brought:
+        if Point.of(row) != point:  # the line was rewritten since
+            (rows,) = await self._backend.read([Get(STEPS, [(*line, *point[:2])])])
+            row, pruned = rows[0] if rows else row, True
+        step = open_step(line, row, self._engine.ground.max_bytes)
+        texts = await self._engine.indexer.brought(line, point, step, pruned=pruned)
+        keys = (*(key for key, _ in step.edit.put), *step.edit.removed)
+        channels = [name for name in map(unpack_name, keys) if not is_hidden(name)]
+        return Brought(channels, texts, await self._size(line, point) if self._wants_size else None)
+
+    async def _size(self, line: Line, point: Point) -> int:
+        """How many bytes a step takes: rows say how many there are up to it, along its branch."""
+        if not point.seq:
+            return point.size
+        (rows,) = await self._backend.read([Scan(STEPS, (*line, point.branch, point.seq - 1), bodies=False)])
+        return point.size - (Point.of(rows[0]).size if rows else 0)
+
+    async def _context(self, line: Line, summary: Summary | None = None) -> Context:
+        if line in self._contexts:
+            return self._contexts[line]
+        lines = self._engine.lines
+        if self._wants_summary and summary is None:
+            summary = await lines.summary(line)
+        branches: dict[int, str] | None = None
+        if self._wants_branches:
+            others = {each.branch: each.name or str(each.branch) for each in await lines.branches(line)}
+            branches = {0: "0" if MAIN.name in others.values() else MAIN.name, **others}
+        names = _by_id(await lines.refs(line, NAME)) if self._wants_names else None
+        tags = _by_id(await lines.refs(line, TAG)) if self._wants_names else None
+        self._contexts[line] = Context(summary, branches, names, tags)
+        return self._contexts[line]
+
+    def _match(self, subject: Subject) -> Match:
+        point, brought = subject.point, subject.brought
+        assert point is not None  # noqa: S101 - it is a checkpoint
+        shown: list[Hit] = []
+        found = hits(self._query, subject)
+        if brought is not None:
+            order = sorted(found, key=lambda number: (not brought.texts[number].said, number))
+            shown = [_hit(brought.texts[each], brought.fold(each).shown, found[each]) for each in order[:_HITS]]
+        time = to_datetime(point.time)
+        more = len(found) - len(shown)
+        return Match(subject.thread, point.id, time, point.depth, point.branch, point.kind, tuple(shown), more)
+
+    async def points(self, line: Line, before: str = "") -> tuple[list[Point], str]:
+        """Those of the next checkpoints of a thread, from an id back, that match; and where to go on, if anywhere."""
+        some, following = await self.some_of(line, before)
+        return [each.point for each in some if each.point is not None], following
+
+    # Threads --------------------------------------------------------------------------------------------------
+
+    async def threads(self, prefix: str, after: str, limit: int) -> list[Summary]:
+        """The threads that match, by name: those that start with a prefix, those after a name."""
+        asked = thread_prefix(self._query)
+        if not (prefix.startswith(asked) or asked.startswith(prefix)):
+            return []
+        found: list[Summary] = []
+        while True:
+            some = await self._engine.lines.listing(self._tenant, max(prefix, asked, key=len), after, _THREADS)
+            for each in some:
+                if len(found) < limit and await self.has(each):
+                    found.append(each)
+            if len(some) < _THREADS or len(found) >= limit:
+                return found
+            after = some[-1].line.name
+
+    async def has(self, summary: Summary) -> bool:
+        """Whether a thread matches: it does by what it is as a whole, and by its checkpoints.
+
+        Side by side, conditions on checkpoints are met by one and the same; what is negated, by none.
+        """
+        return await self._has(summary, self._query)
+
+    async def _has(self, summary: Summary, query: Query) -> bool:
+        left = reduced(query, Subject(summary.line.name, Context(summary)))
+        if isinstance(left, bool):
+            return left
+        if isinstance(left, Not):
+            return not await self._has(summary, left.query)
+        if isinstance(left, Or):
+            for each in left.queries:
+                if await self._has(summary, each):
+                    return True
+            return False
+        parts = left.queries if isinstance(left, And) else (left,)
+        together = [each for each in parts if not any(isinstance(inner, Not) for inner in walk(each))]
+        for each in parts:
+            if each not in together and not await self._has(summary, each):
+                return False
+        return not together or await self._exists(summary.line, every(together))
+
+    async def _exists(self, line: Line, query: Query) -> bool:
+        here = every([Field("thread", "=", line.name), query])
+        page = await Search(self._engine, self._tenant, here).page(1)
+        return bool(page.matches)
+
+
+_NEXT = "Give what Page.next says, with the same query"
+
+
+def _by_id(refs: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for name, id in refs:
+        found.setdefault(id, []).append(name)
+    return found
+
+
+def _hit(text: Text, shown: str, spans: Spans) -> Hit:
+    """A hit with some of the text around its first parts."""
+    spans = sorted(set(spans))
+    start = max(0, spans[0][0] - _BEFORE)
+    end = max(spans[0][1], min(len(shown), start + _EXCERPT))
+    before, after = "…" * (start > 0), "…" * (end < len(shown))
+    excerpt = before + _BLANK.sub(" ", shown[start:end]) + after
+    shift = len(before) - start
+    inside = [(low + shift, min(high, end) + shift) for low, high in spans if low < end]
+    return Hit(path_text(text.path), text.role, excerpt, tuple(_merged(inside)))
+
+
+def _merged(spans: Spans) -> Spans:
+    merged: Spans = []
+    for low, high in spans:
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged

@@ -1,0 +1,106 @@
+"""Times as people write them: `2h`, `3 days ago`, `yesterday`, `2026-11-01T10:00`.
+
+One reader for revisions, for queries and for rules of retention. A time without a zone is local.
+
+- An *age* is a number of seconds, minutes, hours, days, weeks, months (of 30 days) or years (of 365), or several of
+  them: `90s`, `1h30m`, `3 days`, `1 week 2 days`.
+- A *moment* is an age, with or without `ago`; `now`; `yesterday`, which is one day ago; `today`, a date or a day of the
+  week, which are the start of that day; a time of today, `10:30`; or a date and a time as in ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, time, timedelta
+
+from holdfast.errors import Invalid
+
+_UNITS = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+    "mo": timedelta(days=30),
+    "y": timedelta(days=365),
+}
+_SPELLED = {
+    "s": ("sec", "secs", "second", "seconds"),
+    "m": ("min", "mins", "minute", "minutes"),
+    "h": ("hr", "hrs", "hour", "hours"),
+    "d": ("day", "days"),
+    "w": ("week", "weeks"),
+    "mo": ("month", "months"),
+    "y": ("year", "years"),
+}
+_LENGTHS = _UNITS | {word: _UNITS[unit] for unit, words in _SPELLED.items() for word in words}
+
+_PART = re.compile(r"(\d+(?:\.\d+)?|an?(?=\s))\s*([a-z]+)[\s,]*")
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK = re.compile(r"(\d\d?):([0-5]\d)(?::([0-5]\d))?")
+_FAR = "the time is too far away"
+
+
+def parse_age(text: str) -> timedelta:
+    """How long something is: `2h`, `3 days`. Raises `Invalid`."""
+    found = _age(text.strip().lower())
+    if found is None:
+        raise Invalid(
+            f"{text!r} is no length of time", hint="Write 90s, 30m, 2h, 3d, 1w, 6mo, 1y, or several: 1h30m, 3 days"
+        )
+    return found
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """The moment that a text names, as seen from another one, which has a zone as it has. Raises `Invalid`."""
+    plain = " ".join(text.lower().split())
+    try:
+        found = _moment(plain, now)
+    except OverflowError:
+        raise Invalid(_FAR, where=repr(text)) from None
+    if found is None:
+        raise Invalid(
+            f"{text!r} is no time",
+            hint="Write 2h, 3 days ago, yesterday, monday, 10:30, 2026-11-01 or 2026-11-01T10:00+01:00",
+        )
+    return found
+
+
+def _age(plain: str) -> timedelta | None:
+    total, at = timedelta(), 0
+    while at < len(plain):
+        part = _PART.match(plain, at)
+        if part is None or part[2] not in _LENGTHS:
+            return None
+        try:
+            total += _LENGTHS[part[2]] * (1.0 if part[1].startswith("a") else float(part[1]))
+        except OverflowError:
+            raise Invalid(_FAR, where=repr(plain)) from None
+        at = part.end()
+    return total if plain else None
+
+
+def _moment(plain: str, now: datetime) -> datetime | None:
+    if plain == "now":
+        return now
+    if plain == "yesterday":
+        return now - timedelta(days=1)
+    age = _age(plain.removesuffix(" ago"))
+    if age is not None:
+        return now - age
+    # The clocks on the wall, so that a day is a day when they are changed.
+    today = datetime.combine(now.astimezone(), time())
+    day = plain.removeprefix("last ")
+    if plain == "today":
+        return today.astimezone()
+    if day in _DAYS:
+        back = (today.weekday() - _DAYS.index(day)) % 7
+        return (today - timedelta(days=back or 7)).astimezone()
+    try:
+        found = datetime.fromisoformat(plain.upper())
+    except ValueError:
+        clock = _CLOCK.fullmatch(plain)
+        if clock is None or int(clock[1]) > 23:
+            return None
+        found = today.replace(hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0))
+    return found.astimezone() if found.tzinfo is None else found

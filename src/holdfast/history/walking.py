@@ -1,0 +1,224 @@
+"""Walking a line from its last steps back to its first: what `holdfast log` shows.
+
+Steps come the latest first, and every step before those that it follows: times do not decrease from parent to child,
+and where they are equal the number of steps before them tells. Nothing is read that is not walked over, but for a few
+steps ahead on each branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from holdfast.backends.port import Query, Row, Scan
+from holdfast.backends.spaces import STEPS
+from holdfast.engine.core import Engine
+from holdfast.engine.layout import Layout, Place
+from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.records import Branch, Line, Point, open_step
+from holdfast.errors import Corrupt
+from holdfast.model.steps import Step
+
+_AHEAD, _FAR_AHEAD = 16, 256
+"""How many steps of a branch are read at a time: at first, and after a while."""
+
+
+class Visit(NamedTuple):
+    """A step that the walk came by.
+
+    `step` is None where only a stub is left of it, and where it is damaged: `damage` says how.
+    """
+
+    row: Row
+    point: Point
+    step: Step | None
+    parents: tuple[Place, ...]
+    damage: str = ""
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return Place(self.point.branch, self.point.seq)
+
+
+class Walk:
+    """The steps that some steps follow, those among them, the latest first, in pages."""
+
+    def __init__(self, engine: Engine, line: Line, branches: Iterable[Branch], *, first_parents: bool = False) -> None:
+        self._engine = engine
+        self._line = line
+        self._layout = Layout(branches)
+        self._first_parents = first_parents
+        self._rows: dict[Place, Row] = {}
+        self._ahead: dict[int, int] = {}
+        self._queue: list[tuple[int, int, int, int]] = []
+        self.ids: dict[Place, str] = {}
+        """The ids of the steps walked over so far, and of those that they follow; empty for stubs."""
+
+    async def start(self, places: Sequence[Place]) -> None:
+        """Walk back from these steps too."""
+        wanted = [place for place in places if place not in self.ids and place not in self._rows]
+        queries: list[Query] = [Scan(STEPS, (*self._line, *place)) for place in wanted]
+        found = await self._engine.ground.backend.read(queries) if queries else []
+        for place, rows in zip(wanted, found, strict=True):
+            self._rows.update((place, row) for row in rows)
+        for place in places:
+            await self._push(place)
+
+    async def page(self, limit: int) -> list[Visit]:
+        """The next steps, so many at most; none at the end. Stubs count too."""
+        found: list[Visit] = []
+        while self._queue and len(found) < limit:
+            _, _, branch, seq = heappop(self._queue)
+            place = Place(-branch, -seq)
+            visit = self._visit(place, self._rows.pop(place))
+            found.append(visit)
+            for parent in visit.parents[:1] if self._first_parents else visit.parents:
+                await self._push(parent)
+        return found
+
+    async def _push(self, place: Place) -> None:
+        if place in self.ids:
+            return
+        row = self._rows.get(place)
+        if row is None:
+            await self._read(place)
+            row = self._rows.get(place)
+            if row is None:
+                return  # deleted meanwhile, or the line is cut off there
+        point = Point.of(row)
+        self.ids[place] = point.id
+        heappush(self._queue, (-point.time, -point.depth, -place.branch, -place.seq))
+
+    async def _read(self, place: Place) -> None:
+        """Read a step, and some before it on its branch."""
+        count = self._ahead.get(place.branch, _AHEAD)
+        self._ahead[place.branch] = min(2 * count, _FAR_AHEAD)
+        scan = Scan(
+            STEPS, (*self._line, place.branch), (max(0, place.seq + 1 - count),), (place.seq + 1,), reverse=True
+        )
+        (rows,) = await self._engine.ground.backend.read([scan])
+        for row in rows:
+            self._rows[Place(*Point.of(row)[:2])] = row
+
+    def _visit(self, place: Place, row: Row) -> Visit:
+        point = Point.of(row)
+        before = Place(place.branch, place.seq - 1) if place.seq else self._layout.base(place.branch)
+        parents = () if before is None else (before,)
+        if point.pruned:
+            return Visit(row, point, None, parents)
+        try:
+            step = open_step(self._line, row, self._engine.ground.max_bytes)
+        except Corrupt as error:
+            return Visit(row, point, None, parents, str(error))
+        return Visit(row, point, step, tuple(Place(parent.branch, parent.seq) for parent in step.header.parents))
+
+
+class Labels:
+    """What leads to steps by name: branches whose last they are, names and tags. Read as far as it is asked for."""
+
+    def __init__(self, engine: Engine, line: Line) -> None:
+        self._engine = engine
+        self._line = line
+        self.branches: list[Branch] = []
+        self.head: Point | None = None
+        self._names: dict[int, str] = {}
+        self._based: dict[Place, list[int]] = {}
+        self._ends: dict[int, Place] = {}
+        self._refs: dict[str, list[str]] = {}
+
+    async def load(self) -> None:
+        """Look which branches, names and tags there are."""
+        lines, line = self._engine.lines, self._line
+        self.head = await lines.find(line, None)
+        self.branches = await lines.branches(line)
+        taken = any(branch.name == MAIN.name for branch in self.branches)
+        self._names = {0: "" if taken else MAIN.name, **{branch.branch: branch.name for branch in self.branches}}
+        for branch in self.branches:
+            self._based.setdefault(Place(branch.base_branch, branch.base_length - 1), []).append(branch.branch)
+        for kind in (NAME, TAG):
+            for name, id in await lines.refs(line, kind):
+                self._refs.setdefault(id, []).append(f"{kind}: {name}")
+
+    def name(self, branch: int) -> str:
+        """What a branch is called; its number, if it has no name."""
+        return self._names.get(branch) or f"branch {branch}"
+
+    async def ends(self) -> list[Place]:
+        """The last steps of all branches, but of those that a new revision took the place of."""
+        await self._look(self._names)
+        unnamed = [number for number in self._ends if not self._names[number]]
+        if unnamed:
+            places = [self._ends[number] for number in unnamed]
+            points = [
+                Point.of(row)
+                for rows in await self._read([Scan(STEPS, (*self._line, *place), bodies=False) for place in places])
+                for row in rows
+            ]
+            latest = await self._read(
+                [Scan(STEPS, (*self._line, point.id), (), (), True, 1, "id", bodies=False) for point in points]
+            )
+            for point, rows in zip(points, latest, strict=True):
+                if not point.pruned and rows and Point.of(rows[0]).revision > point.revision:
+                    del self._ends[point.branch]
+        return list(dict.fromkeys(self._ends.values()))
+
+    async def of(self, visits: Sequence[Visit]) -> list[list[str]]:
+        """For each of some steps, what leads to it: `HEAD -> main`, `other`, `name: good`, `tag: seen`."""
+        wanted = {visit.place.branch for visit in visits}
+        wanted |= {number for visit in visits for number in self._based.get(visit.place, ())}
+        await self._look(wanted - self._ends.keys())
+        at: dict[Place, list[int]] = {}
+        for number, place in sorted(self._ends.items()):
+            at.setdefault(place, []).append(number)
+        return [self._labels(visit, at.get(visit.place, [])) for visit in visits]
+
+    def _labels(self, visit: Visit, numbers: Sequence[int]) -> list[str]:
+        names = [self._names[number] for number in numbers if self._names[number]]
+        head = self.head
+        if head is not None and (head.branch, head.seq) == visit.place:
+            own = self._names.get(visit.place.branch)
+            if own in names:
+                names.remove(own)
+                names.insert(0, f"HEAD -> {own}")
+            else:
+                names.insert(0, "HEAD")
+        return names + self._refs.get(visit.point.id, []) if visit.point.id else names
+
+    async def _look(self, numbers: Iterable[int]) -> None:
+        """Find where some branches end."""
+        wanted = sorted(set(numbers) - self._ends.keys())
+        found = await self._read(
+            [Scan(STEPS, (*self._line, number), reverse=True, limit=1, bodies=False) for number in wanted]
+        )
+        bases = {number: place for place, based in self._based.items() for number in based}
+        for number, rows in zip(wanted, found, strict=True):
+            if rows:
+                self._ends[number] = Place(*Point.of(rows[0])[:2])
+            elif number in bases and bases[number].seq >= 0:
+                self._ends[number] = bases[number]
+
+    async def _read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        return await self._engine.ground.backend.read(queries) if queries else []
+
+
+async def abbreviations(engine: Engine, line: Line, ids: Sequence[str], shortest: int) -> list[str]:
+    """The starts of ids by which they are known in their line, each as long as the longest of them must be."""
+    queries: list[Query] = []
+    for id in ids:
+        queries.append(Scan(STEPS, tuple(line), (), (id,), True, 1, "id", bodies=False))
+        queries.append(Scan(STEPS, tuple(line), (id + "\0",), (), False, 1, "id", bodies=False))
+    found = await engine.ground.backend.read(queries) if queries else []
+    longest = shortest
+    for number, id in enumerate(ids):
+        for rows in found[2 * number : 2 * number + 2]:
+            for row in rows:
+                longest = max(longest, _common(id, Point.of(row).id) + 1)
+    return [id[:longest] for id in ids]
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts start with that are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,0 +1,1 @@
+"""Scheduled work, and looking a store over."""

@@ -1,0 +1,274 @@
+"""What the doctor looks at in a store that is open. Coroutines, which read and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.port import Row, Scan
+from holdfast.backends.spaces import JOBS, QUARANTINE, REFS, STEPS, WORDS
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.lines import Summary
+from holdfast.engine.records import Line
+from holdfast.engine.words import ON
+from holdfast.errors import HoldfastError
+from holdfast.ops.checks import Check, note, ok, problem, warning
+from holdfast.ops.jobs import Job
+from holdfast.ops.kinds import Kinds
+from holdfast.ops.running import LIFE
+from holdfast.store import Operations
+
+SAMPLE = 200
+"""How many threads are looked at."""
+
+QUICK = 1 << 30
+"""A store of up to so many bytes is checked by its own means."""
+
+_MINUTE, _HOUR = 60 * 10**9, 3600 * 10**9
+_MANY = 1000
+
+
+async def checks(store: Operations, *, full: bool = False) -> list[Check]:
+    """All of them. What a check fails with is what it found; the others go on."""
+    try:
+        sample = await store.engine.lines.listing(store.tenant, "", "", SAMPLE)
+    except HoldfastError as error:
+        return [_failed("store-opens", error), *await _found("store-check", own_check(store, full))]
+    found = [*await _found("store-opens", server(store)), clock(store, sample)]
+    for code, check in (
+        ("store-check", own_check(store, full)),
+        ("readable-rows", readable_rows(store, sample)),
+        ("text-index", text_index(store, sample)),
+        ("jobs", jobs(store)),
+        ("leases", leases(store, sample)),
+        ("quarantine", quarantine(store)),
+        ("copies", copies(store)),
+    ):
+        found += await _found(code, check)
+    return found
+
+
+async def _found(code: str, check: Coroutine[Any, Any, list[Check]]) -> list[Check]:
+    try:
+        return await check
+    except HoldfastError as error:
+        return [_failed(code, error)]
+
+
+def _failed(code: str, error: HoldfastError) -> Check:
+    where = f" (at {error.where})" if error.where else ""
+    return problem(code, f"{error.what}{where} [{error.code}]", error.hint or f"See `holdfast explain {error.code}`")
+
+
+async def server(store: Operations) -> list[Check]:
+    """That it answers, and what it says of itself."""
+    backend = store.engine.ground.backend
+    status = {name: value for name, value in (await backend.status()).items() if name in ("server", "version")}
+    said = "".join(f", {name} {value}" for name, value in status.items())
+    shared = "" if backend.capabilities.shared else ", for one process at a time"
+    kept = "durable" if backend.capabilities.durable else "not durable: a crash may lose the last checkpoints"
+    return [ok("store-opens", f"{backend.url}: {await backend.size():,} bytes{said}{shared}, {kept}")]
+
+
+def clock(store: Operations, sample: Sequence[Summary]) -> Check:
+    """This machine's clock, against the newest checkpoints."""
+    now = store.engine.ground.clock()
+    newest = max((each.updated for each in sample), default=0)
+    if newest > now + _MINUTE:
+        return warning(
+            "clock",
+            f"the clock says {to_datetime(now):%Y-%m-%d %H:%M:%S} UTC, and a checkpoint is of "
+            f"{to_datetime(newest):%Y-%m-%d %H:%M:%S}",
+            "Set the clock, here or where that checkpoint was saved; use NTP on both. Until then new checkpoints of "
+            "the thread get the time of that one",
+        )
+    return ok("clock", f"{to_datetime(now):%Y-%m-%d %H:%M:%S} UTC, and no checkpoint is newer")
+
+
+async def own_check(store: Operations, full: bool) -> list[Check]:
+    """What the store's own means find."""
+    backend = store.engine.ground.backend
+    if not full and await backend.size() > QUICK:
+        remedy = "Run `holdfast doctor --full`, or `holdfast verify`"
+        return [note("store-check", "left out: the store is large", remedy)]
+    wrong = await backend.check()
+    if not wrong:
+        return [ok("store-check", "the store's own check finds nothing wrong")]
+    more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    remedy = "Keep a copy of the store. `holdfast verify` says which threads are affected, `holdfast repair` mends them"
+    return [problem("store-check", "; ".join(wrong[:5]) + more, remedy)]
+
+
+async def readable_rows(store: Operations, sample: Sequence[Summary]) -> list[Check]:
+    """Whether the readable rows tell of the latest checkpoints."""
+    projector = store.engine.projector
+    if not projector.on:
+        return []
+    behind = [each.line.name for each in sample if not await projector.is_complete(each.line)]
+    if behind:
+        return [
+            warning(
+                "readable-rows",
+                f"{len(behind)} of {len(sample)} threads have readable rows that are out of date, {behind[0]!r} is one",
+                "Make them: `store.project()`, or a job of the kind project",
+            )
+        ]
+    return [ok("readable-rows", f"up to date for the {len(sample)} threads that were looked at")]
+
+
+async def text_index(store: Operations, sample: Sequence[Summary]) -> list[Check]:
+    """Whether there is an index of words, and whether it has every checkpoint."""
+    backend = store.engine.ground.backend
+    state = await store.engine.indexer.state(store.tenant)
+    if not state:
+        return [
+            note("text-index", "there is none: searching for text reads every checkpoint", "Make it: store.index()")
+        ]
+    if state != ON:
+        return [warning("text-index", "making it was not finished, and it is not used", "Go on with it: store.index()")]
+    for each in sample:
+        steps, words = await backend.read(
+            [Scan(STEPS, tuple(each.line), bodies=False), Scan(WORDS, tuple(each.line), bodies=False)]
+        )
+        if {row.key for row in steps if row.columns[0]} != {row.key for row in words}:
+            return [
+                warning(
+                    "text-index",
+                    f"it does not have every checkpoint, of {each.line.name!r} for one: a search may miss some",
+                    "Make what is missing: store.index(), or a job of the kind index",
+                )
+            ]
+    return [ok("text-index", f"complete for the {len(sample)} threads that were looked at")]
+
+
+async def jobs(store: Operations) -> list[Check]:
+    """Whether scheduled work is done."""
+    backend, now, known = store.engine.ground.backend, store.engine.ground.clock(), Kinds()
+    (rows,) = await backend.read([Scan(JOBS, (store.tenant, ""))])
+    found = []
+    for row in rows:
+        try:
+            job = Job.of(row)
+        except HoldfastError as error:
+            name = str(row.key[2])
+            remedy = f"Remove it, and add it anew: holdfast jobs remove {name}"
+            found.append(problem("jobs-damaged", f"the job {name} cannot be read: {error.what}", remedy))
+            continue
+        if job.kind not in known:
+            found.append(
+                note(
+                    "jobs-unknown",
+                    f"the job {job.name} is of the kind {job.kind}, which is not known here",
+                    "Run it where the package is installed that brings the kind",
+                )
+            )
+        if job.failures and job.last is not None:
+            said = job.last.error or job.last.summary
+            found.append(
+                warning(
+                    "jobs-failing",
+                    f"the job {job.name} failed {job.failures} times in a row: {said}",
+                    f"See `holdfast jobs log {job.name}`"
+                    + (f", `holdfast explain {job.last.code}`" * bool(job.last.code)),
+                )
+            )
+        elif not job.paused and 0 < job.due_ns < now - _HOUR:
+            found.append(
+                warning(
+                    "jobs-overdue",
+                    f"the job {job.name} was due at {to_datetime(job.due_ns):%Y-%m-%d %H:%M} UTC",
+                    "No runner seems to be at work: start `holdfast jobs work`, or a Runner in your program",
+                )
+            )
+    return found or [ok("jobs", f"{len(rows)} jobs, all in order" if rows else "no jobs")]
+
+
+async def leases(store: Operations, sample: Sequence[Summary]) -> list[Check]:
+    """Leases that were left by processes that died."""
+    ground = store.engine.ground
+    lines = [Line(store.tenant, ""), *(each.line for each in sample)]
+    rows: list[Row] = []
+    for found in await ground.backend.read([Scan(REFS, (*line, "lease")) for line in lines]):
+        rows += found
+    now = ground.clock()
+    left = [row for row in rows if abs(now - int(row.columns[1])) > LIFE * 1e9]
+    if left:
+        named = ((str(row.key[3]), str(row.key[1])) for row in left)
+        names = ", ".join(sorted({f"{what} of {line!r}" if line else what for what, line in named})[:5])
+        return [
+            note(
+                "leases",
+                f"{len(left)} left by processes that died or were cut off: {names}",
+                "Nothing has to be done: whoever is next takes them over. What they were for can be begun again",
+            )
+        ]
+    return [ok("leases", f"{len(rows)} held, none left behind")]
+
+
+async def quarantine(store: Operations) -> list[Check]:
+    """Whether repairs put anything aside."""
+    scan = Scan(QUARANTINE, (store.tenant,), limit=_MANY, bodies=False)
+    (rows,) = await store.engine.ground.backend.read([scan])
+    if not rows:
+        return [ok("quarantine", "empty")]
+    threads = sorted({str(row.key[1]) for row in rows})
+    more = "" if len(rows) < _MANY else " or more"
+    return [
+        warning(
+            "quarantine",
+            f"{len(rows)}{more} damaged rows were put aside, of {', '.join(map(repr, threads[:5]))}",
+            "`holdfast repair --from URL` brings back what a copy of the store has",
+        )
+    ]
+
+
+async def copies(store: Operations) -> list[Check]:
+    """How far copies are behind, in stores that are copied as they are written."""
+    status = await store.engine.ground.backend.status()
+    found = []
+    for name, value in status.items():
+        prefix, _, what = name.rpartition("lag_")
+        if what == "batches":
+            seconds = status.get(f"{prefix}lag_seconds", 0)
+            trouble = status.get(f"{prefix}trouble", "")
+            said = f"{value} batches, {status.get(f'{prefix}lag_bytes', 0)} bytes, {seconds} s behind"
+            if trouble:
+                remedy = "Look whether the copy's store can be reached. What waits is kept, and sent when it can"
+                found.append(warning("copies", f"{said}: {trouble}", remedy))
+            elif isinstance(seconds, int | float) and seconds > 60:
+                remedy = "It catches up while a program has the store open; if it does not, look at the copy's store"
+                found.append(warning("copies", said, remedy))
+            else:
+                found.append(ok("copies", said if value else "the copy has everything"))
+        if name.endswith("unhealed") and value:
+            remedy = "Run `holdfast verify`, and `holdfast repair --from` another copy"
+            found.append(problem("copies", f"{value} damaged rows could not be put right from the copy", remedy))
+    return found
+
+
+def sqlite_settings(path: Path) -> list[Check]:
+    """How a SQLite file was made."""
+    import apsw
+
+    from holdfast.backends.sqlite.files import checksum_vfs
+
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=checksum_vfs())
+    try:
+        pages, vacuum = connection.pragma("page_size"), connection.pragma("auto_vacuum")
+        sums = connection.reserve_bytes("main")
+        free, count = connection.pragma("freelist_count"), connection.pragma("page_count")
+    finally:
+        connection.close()
+    said = f"pages of {pages} bytes{', each with a checksum' * bool(sums)}, {free} of {count} free"
+    if vacuum != 2:
+        return [
+            warning(
+                "sqlite-vacuum",
+                f"{said}; room that is freed is not given back to the disk",
+                "Copy the store into a new file: holdfast copy",
+            )
+        ]
+    if free > 1000 and free > count // 4:
+        return [note("sqlite-vacuum", said, "Give the room back: a job of the kind tidy, or `holdfast prune`")]
+    return [ok("sqlite-vacuum", said)]

@@ -1,0 +1,70 @@
+"""The doctor: looks at the installation, the settings and the store, and says what to do about what it finds.
+
+It makes no store and changes none, and works where a store cannot be opened: then that is what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from holdfast.backends.wrap.settings import resolve
+from holdfast.backends.wrap.urls import shown
+from holdfast.engine.drivers import run
+from holdfast.errors import Config, HoldfastError
+from holdfast.opening import open as open_store
+from holdfast.ops import checks_here, checks_place, checks_store
+from holdfast.ops.checks import Check, Level, problem
+
+__all__ = ["Check", "Level", "doctor"]
+
+
+def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> list[Check]:
+    """Look at everything, and at the store of a URL, or the one that the settings name.
+
+    `full` has a large store checked by its own means too, which may take long.
+    """
+    return list(examine(url, tenant=tenant, full=full))
+
+
+def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> Iterator[Check]:
+    """The same, each as soon as it is known."""
+    yield from checks_here.checks()
+    try:
+        named = resolve(url)
+    except Config as error:
+        yield problem("store-named", error.what, error.hint)
+        return
+    there = True
+    for part in checks_place.parts(named):
+        path = checks_place.path_of(part)
+        if path is not None:
+            found = list(checks_place.checks(part, path))
+            there = there and not any(each.code == "store-there" and not each.ok for each in found)
+            yield from found
+    if there:
+        yield from _store(named, tenant, full)
+
+
+def _store(url: str, tenant: str, full: bool) -> Iterator[Check]:
+    """What an open store says. It is closed again."""
+    try:
+        store = open_store(url, tenant=tenant)
+    except HoldfastError as error:
+        yield _failed(url, error)
+        return
+    try:
+        with store:
+            yield from run(checks_store.checks(store, full=full))
+            for part in checks_place.parts(url):
+                path = checks_place.path_of(part)
+                if path is not None and part.startswith("sqlite:"):
+                    yield from checks_store.sqlite_settings(path)
+    except HoldfastError as error:
+        yield _failed(url, error)
+
+
+def _failed(url: str, error: HoldfastError) -> Check:
+    where = f" (at {error.where})" if error.where and error.where not in (url, unquote(url)) else ""
+    remedy = error.hint or f"See `holdfast explain {error.code}`"
+    return problem("store-opens", f"{shown(url)}: {error.what}{where} [{error.code}]", remedy)

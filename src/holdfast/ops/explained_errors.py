@@ -1,0 +1,210 @@
+"""What the codes of errors mean."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ErrorText(NamedTuple):
+    """A code of an error: what it means, usual causes, what to do, and how a command ends with it."""
+
+    code: str
+    meaning: str
+    causes: tuple[str, ...]
+    remedy: str
+    exit_code: int = 1
+
+
+ERRORS = (
+    ErrorText(
+        "error",
+        "Something went wrong that has no kind of its own.",
+        (),
+        "Read the message: it says what, where, and what to do.",
+    ),
+    ErrorText(
+        "not-found",
+        "What was named is not there: a thread, a checkpoint, a branch, a name, a job, or a place in a state.",
+        (
+            "It is misspelt, or the beginning of an id fits none.",
+            "It belongs to another tenant, or to another store.",
+            "It was deleted, or pruned.",
+        ),
+        "See what there is: `holdfast threads`, `holdfast log THREAD`, `holdfast branch THREAD`, `holdfast tag "
+        "THREAD`. Name the tenant with --tenant.",
+        3,
+    ),
+    ErrorText(
+        "no-store",
+        "There is no store where one was to be read. Commands that read make none.",
+        (
+            "The path in the URL is misspelt, or relative to another directory.",
+            "Nothing was saved yet: saving a first checkpoint makes the store.",
+        ),
+        "Name the store with --store, HOLDFAST_STORE or holdfast.toml. A path from the root has four slashes: "
+        "sqlite:////var/lib/agents.db.",
+        10,
+    ),
+    ErrorText(
+        "conflict",
+        "Somebody else was first, or both sides changed the same thing. Nothing was changed.",
+        (
+            "Another writer followed the same checkpoint.",
+            "A name, or the name of a branch, is taken.",
+            "A merge met places that both branches changed.",
+        ),
+        "Read again and decide: save on top of what is there now, take another name, or merge with a strategy.",
+        4,
+    ),
+    ErrorText(
+        "under-way",
+        "Another process is doing this at the moment, and only one may.",
+        (
+            "A prune, a compaction or a copy of the thread is running, or the job is.",
+            "A process was killed while it did so: its right lasts for a minute after its last sign of life.",
+        ),
+        "Wait for it to end, or a minute if its process died, and try again.",
+        4,
+    ),
+    ErrorText(
+        "lease-lost",
+        "This process was taken for dead while it worked, and another took over. It stopped before its next change, so "
+        "nothing is spoilt.",
+        ("The machine was asleep or overloaded.", "Its clock was set by more than a minute."),
+        "Nothing has to be done: the other one does the work. If it happens often, look at the machine's load and its "
+        "clock.",
+        4,
+    ),
+    ErrorText(
+        "transient",
+        "A failure that may pass. Nothing was changed.",
+        ("A server is restarting, or the network was cut.", "A disk could not be read for a moment."),
+        "Try again. A store opened through retry: does that by itself.",
+    ),
+    ErrorText(
+        "busy",
+        "Other processes kept the SQLite file locked for longer than busy_timeout.",
+        (
+            "Many processes write at once, or one writes very much.",
+            "A process hangs in the middle of writing, or is stopped in a debugger.",
+        ),
+        "Try again; raise busy_timeout in the URL; end the process that hangs. For many writers, use PostgreSQL.",
+    ),
+    ErrorText(
+        "disk-full",
+        "The disk is full. Nothing of this change was stored, and nothing that was stored before is lost.",
+        ("Other files, or the store itself, have grown.",),
+        "Make room and try again. `holdfast prune` and a tidy job give room back; `holdfast doctor` says how much is "
+        "left.",
+    ),
+    ErrorText(
+        "uncertain",
+        "No answer came: a change may have been made, or may yet be.",
+        ("The network was cut, or the server went away, after the change was sent.",),
+        "Look whether it was made before you do it again. Saving again under the same id is always safe.",
+    ),
+    ErrorText(
+        "unavailable",
+        "The store does nothing more until it is opened anew.",
+        ("Its disk or its server failed.", "It was closed by another part of the program."),
+        "Look at the disk or the server, and open the store anew.",
+    ),
+    ErrorText(
+        "closed",
+        "The store was closed, and is used again.",
+        ("A `with` block ended before the last use of its store.", "A thread or task outlived it."),
+        "Open it again, or close it later.",
+    ),
+    ErrorText(
+        "write-failed",
+        "Writing or flushing failed, and what was being written may or may not be stored. Nothing more is read or "
+        "written until the store is opened anew: a flush that failed is never tried again.",
+        ("The disk is failing, was removed, or is a network disk that went away.",),
+        "Look at the disk and the system's log, then open the store anew and see what was saved last.",
+    ),
+    ErrorText(
+        "corrupt",
+        "Stored bytes are not what was written. Holdfast does not return them.",
+        (
+            "A disk or its memory failed; a file was cut or copied while it was in use.",
+            "Another program wrote into the store.",
+        ),
+        "Keep a copy of the store. `holdfast verify` says what is affected; `holdfast repair --from URL` mends it from "
+        "a copy, and without one keeps all that still reads.",
+        5,
+    ),
+    ErrorText(
+        "denied",
+        "The caller may not do this, or the key that would allow it is missing.",
+        ("The user may not write to the file or its directory.", "The database refuses this role."),
+        "Grant the right, or run as the user who owns the store. `holdfast doctor` names the file.",
+    ),
+    ErrorText(
+        "unsupported",
+        "A value, a format or an operation that cannot be handled here.",
+        (
+            "The state holds an object that cannot be kept, such as a connection; `where` is its path.",
+            "The store was written by a newer release of Holdfast.",
+            "The backend cannot do this.",
+        ),
+        "Keep an id instead of the object, or register its class; update Holdfast.",
+    ),
+    ErrorText(
+        "invalid",
+        "The call breaks a rule: a name too long, a revision that cannot be read, two changes in one place.",
+        (),
+        "Mend the call. The message says which rule, and where.",
+        2,
+    ),
+    ErrorText(
+        "circular-reference",
+        "A value contains itself.",
+        ("Two objects of the state refer to each other.",),
+        "Save an id in place of one of them.",
+    ),
+    ErrorText(
+        "too-deep",
+        "A value is nested more deeply than the format allows.",
+        ("A tree or a linked list was built of dicts in dicts.",),
+        "Save it flat, as a list of nodes.",
+    ),
+    ErrorText(
+        "too-large",
+        "A value, or what a record claims to hold, exceeds a limit.",
+        ("A state grew without bound.", "A file was put into a state."),
+        "Save large values as values of their own, keep files outside, or raise Limits.max_bytes.",
+    ),
+    ErrorText(
+        "config",
+        "Settings are wrong: a URL, an option, or holdfast.toml.",
+        ("A URL lacks its scheme, or an option is misspelt.", "holdfast.toml names a variable that is not set."),
+        "Mend the setting. `holdfast doctor` looks at all of them.",
+    ),
+    ErrorText(
+        "not-installed",
+        "An optional part is not installed.",
+        ("The store's driver comes with an extra of this package.",),
+        "Install it: pip install 'holdfast[EXTRA]'. The message names the extra.",
+    ),
+    ErrorText(
+        "no-store-named",
+        "A command or call needs a store, and none is named.",
+        ("HOLDFAST_STORE is not set, and no holdfast.toml here or above has [stores.default].",),
+        "Give --store URL, set HOLDFAST_STORE, or write a holdfast.toml.",
+        10,
+    ),
+    ErrorText(
+        "usage",
+        "The command line asks for what cannot be.",
+        ("An option or argument is misspelt, or missing.",),
+        "See `holdfast COMMAND --help`.",
+        2,
+    ),
+    ErrorText(
+        "internal",
+        "Something failed that Holdfast did not foresee: a mistake in Holdfast, or in a function that it was given.",
+        (),
+        "Run the command with --verbose to see where. If it is not in your own code, report it.",
+    ),
+)
+"""Every code of an error."""

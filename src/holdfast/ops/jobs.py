@@ -1,0 +1,393 @@
+"""Jobs: work that is to be done again and again, kept in the store with when it is due and how it went.
+
+::
+
+    jobs = Jobs(store)
+    jobs.add("nightly", "prune", schedule="daily at 03:00", settings={"keep_last": 100})
+
+`holdfast.ops.runner` runs what is due. Each run is under a lease, so that of any number of runners, in any number of
+processes, one does it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.spaces import JOBS
+from holdfast.checkpoints import to_datetime
+from holdfast.codec.envelope import Content, Context, unwrap, wrap
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Line, check_name
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.ops import schedules
+from holdfast.ops.kinds import Kinds
+from holdfast.store import Operations
+
+_log = logging.getLogger("holdfast.jobs")
+
+READY, PAUSED = "ready", "paused"
+
+KEPT_RUNS = 20
+"""How many runs of a job are remembered."""
+
+_MAX_BODY = 1 << 20
+_MAX_NAME = 200
+"""Less than names may have elsewhere: a job's is a part of others."""
+_FIRST_RETRY, _LAST_RETRY = 60 * 10**9, 3600 * 10**9
+
+Tell = Callable[[int, int | None, str], None]
+"""Told how far a job is."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a job. Times are stored in nanoseconds since 1970; `started` and `ended` give them as dates.
+
+    `outcome` is `ok`; `failed`, and then `error` says why and `code` is that of the error; `findings`, where it did its
+    work and found what should not be; `stopped`, where it was asked to stop; `running`; or `killed`, where nobody ended
+    it.
+    """
+
+    started_ns: int
+    ended_ns: int = 0
+    outcome: str = "running"
+    summary: str = ""
+    error: str = ""
+    code: str = ""
+    by: str = ""
+    """Which process ran it: the machine and its number there."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did its work, and all is well."""
+        return self.outcome == "ok"
+
+    @property
+    def started(self) -> datetime:
+        """When it began."""
+        return to_datetime(self.started_ns)
+
+    @property
+    def ended(self) -> datetime | None:
+        """When it ended, if it did."""
+        return to_datetime(self.ended_ns) if self.ended_ns else None
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's row holds besides its columns."""
+
+    settings: dict[str, Any]
+    created: int
+    failures: int = 0
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it is stored. `due` is None where it runs only when it is told to, or is paused."""
+
+    tenant: str
+    name: str
+    kind: str
+    schedule: str
+    settings: Mapping[str, Any]
+    paused: bool
+    due_ns: int
+    failures: int
+    """How many of its last runs failed, one after another."""
+    runs: tuple[Run, ...]
+    """The last runs, the latest first."""
+    created_ns: int
+    version: int
+
+    @property
+    def due(self) -> datetime | None:
+        """When it is to run next."""
+        return to_datetime(self.due_ns) if self.due_ns and not self.paused else None
+
+    @property
+    def last(self) -> Run | None:
+        """Its latest run."""
+        return self.runs[0] if self.runs else None
+
+    @classmethod
+    def of(cls, row: Row) -> Job:
+        """The job in a row."""
+        tenant, _, name = map(str, row.key)
+        kind, schedule, state, due, version = row.columns
+        content = unwrap(row.body, _context(tenant, name), max_bytes=_MAX_BODY).content
+        try:
+            body = msgspec.json.decode(content, type=_Body)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"a job is not what was stored: {error}", where=f"job {name!r}") from error
+        return cls(
+            tenant,
+            name,
+            str(kind),
+            str(schedule),
+            body.settings,
+            state == PAUSED,
+            int(due),
+            body.failures,
+            body.runs,
+            body.created,
+            int(version),
+        )
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The key of its row."""
+        return (self.tenant, "", self.name)
+
+    @property
+    def columns(self) -> tuple[str, str, str, int, int]:
+        """The columns of its row."""
+        return (self.kind, self.schedule, PAUSED if self.paused else READY, self.due_ns, self.version)
+
+    def unchanged(self) -> Expect:
+        """The condition that nobody changed it."""
+        return Expect(JOBS, self.key, self.columns)
+
+    def put(self) -> Put:
+        """The change that stores it."""
+        body = _Body(
+            settings=dict(self.settings), created=self.created_ns, failures=self.failures, runs=self.runs[:KEPT_RUNS]
+        )
+        wrapped = wrap(msgspec.json.encode(body), _context(self.tenant, self.name), codec=Content.RAW)
+        return Put(JOBS, Row(self.key, self.columns, wrapped))
+
+    def next_due(self, now: int) -> int:
+        """When it is due after this moment, by its schedule; 0 for never."""
+        if not self.schedule:
+            return 0
+        moment = schedules.parse(self.schedule).next_after(to_datetime(now))
+        return _nanoseconds(moment)
+
+    def latest_due(self, now: int) -> int:
+        """No time that was set by a clock that goes as this one does is after this."""
+        return max(self.next_due(now), now + retry_after(self.failures) if self.failures else 0)
+
+    def changed(self, **fields: Any) -> Job:
+        """It with other fields, as its next version."""
+        return replace(self, version=self.version + 1, **fields)
+
+
+def retry_after(failures: int) -> int:
+    """How many nanoseconds to wait after so many failures in a row: from a minute on, twice as long each time, and an
+    hour at most."""
+    return min(_FIRST_RETRY << min(max(failures, 1) - 1, 16), _LAST_RETRY)
+
+
+def _context(tenant: str, name: str) -> Context:
+    return Context(tenant, "", "job", name.encode())
+
+
+def _nanoseconds(moment: datetime) -> int:
+    return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
+
+
+class Book:
+    """The jobs of a tenant, as coroutines."""
+
+    def __init__(self, store: Operations, kinds: Kinds | None = None) -> None:
+        self.store = store
+        self.kinds = Kinds() if kinds is None else kinds
+
+    @property
+    def ground(self) -> Ground:
+        """What it stands on."""
+        return self.store.engine.ground
+
+    @property
+    def line(self) -> Line:
+        """The line that leases of jobs belong to: none that has steps."""
+        return Line(self.store.tenant, "")
+
+    async def find(self, name: str) -> Job | None:
+        """A job, if it is there."""
+        (rows,) = await self.ground.backend.read([Get(JOBS, [(self.store.tenant, "", name)])])
+        return Job.of(rows[0]) if rows else None
+
+    async def get(self, name: str) -> Job:
+        """A job."""
+        found = await self.find(check_name(name, "name of a job"))
+        if found is None:
+            raise NotFound(f"there is no job {name!r}", hint="See which there are: Jobs.list(), or holdfast jobs")
+        return found
+
+    async def all(self) -> list[Job]:
+        """All jobs."""
+        return [Job.of(row) for row in await self._rows()]
+
+    async def sound(self) -> list[Job]:
+        """All jobs that can be read: one that is damaged does not keep the others from their work."""
+        found = []
+        for row in await self._rows():
+            try:
+                found.append(Job.of(row))
+            except Corrupt as error:
+                _log.warning("a job is left out: %s", error)
+        return found
+
+    async def _rows(self) -> list[Row]:
+        (rows,) = await self.ground.backend.read([Scan(JOBS, (self.store.tenant, ""))])
+        return rows
+
+    async def change(self, name: str, how: Callable[[Job], Job | None]) -> Job:
+        """Change a job, whatever others do with it meanwhile. `how` may find that there is nothing to change."""
+        while True:
+            old = await self.get(name)
+            new = how(old)
+            if new is None or await self.ground.backend.apply([old.unchanged(), new.put()]) is None:
+                return new or old
+
+    def settings(self, kind: str, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Settings as they are stored: plain JSON, checked by their kind."""
+        given = dict(settings or {})
+        try:
+            plain = json.loads(json.dumps(given, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Invalid(f"the settings of a job are plain JSON: {error}", where=repr(given)[:80]) from None
+        if plain != given:
+            raise Invalid("the settings of a job are plain JSON: text as keys, and lists", where=repr(given)[:80])
+        self.kinds.get(kind).check(plain)
+        return given
+
+    async def add(
+        self, name: str, kind: str, schedule: str, settings: Mapping[str, Any] | None, paused: bool, replaced: bool
+    ) -> Job:
+        """Store a job."""
+        if not 0 < len(check_name(name, "name of a job").encode()) <= _MAX_NAME:
+            raise Invalid(f"the name of a job has from 1 to {_MAX_NAME} bytes", where=repr(name)[:80])
+        if type(paused) is not bool:
+            raise Invalid(f"paused is True or False, not {paused!r}")
+        plain = self.settings(kind, settings)
+        text = str(schedules.parse(schedule)) if schedule else ""
+        now = self.ground.clock()
+        while True:
+            old = await self.find(name)
+            if old is not None and not replaced:
+                raise Conflict(
+                    f"there is a job {name!r} already", hint="Remove it first, or replace it: replace=True, --replace"
+                )
+            if old is None:
+                job = Job(self.store.tenant, name, kind, text, plain, paused, 0, 0, (), now, 1)
+            else:
+                job = old.changed(kind=kind, schedule=text, settings=plain, paused=paused, failures=0)
+            job = replace(job, due_ns=job.next_due(now))
+            condition: Change = Expect(JOBS, job.key, None) if old is None else old.unchanged()
+            if await self.ground.backend.apply([condition, job.put()]) is None:
+                return job
+
+    async def remove(self, name: str) -> bool:
+        """Forget a job. A run of it that is under way goes on to its end."""
+        key = (self.store.tenant, "", check_name(name, "name of a job"))
+        (rows,) = await self.ground.backend.read([Get(JOBS, [key])])  # and not `find`: it may be damaged
+        if rows:
+            await self.ground.backend.apply([Delete(JOBS, key)])
+        return bool(rows)
+
+    async def due(self) -> list[Job]:
+        """The jobs that are due, the one that has waited longest first. Those that a clock which went wrong put off for
+        too long are put right."""
+        now = self.ground.clock()
+        found = []
+        for job in await self.sound():
+            if job.paused or not job.due_ns or job.kind not in self.kinds:
+                continue
+            if job.due_ns > (latest := job.latest_due(now)):
+                await self.ground.backend.apply([job.unchanged(), job.changed(due_ns=latest).put()])
+            elif job.due_ns <= now:
+                found.append(job)
+        return sorted(found, key=lambda job: (job.due_ns, job.name))
+
+
+class JobOperations:
+    """What can be done with the jobs of a store. `Jobs` and `AsyncJobs` have these as methods."""
+
+    def __init__(self, store: Operations, kinds: Kinds | None = None) -> None:
+        """The jobs of a store, for its tenant. `kinds` are the kinds of jobs that this program knows."""
+        self._book = Book(store, kinds)
+
+    @operation
+    async def add(
+        self,
+        name: str,
+        kind: str,
+        *,
+        schedule: str = "",
+        settings: Mapping[str, Any] | None = None,
+        paused: bool = False,
+        replace: bool = False,
+    ) -> Job:
+        """Store a job: of what kind, when, and with which settings. `Conflict` if there is one of this name, unless it
+        is to be replaced: that keeps what is known of its runs.
+
+        Without a `schedule` it runs only when it is told to. `holdfast.ops.schedules` says how one is written.
+        """
+        return await self._book.add(name, kind, schedule, settings, paused, replace)
+
+    @operation
+    async def get(self, name: str) -> Job:
+        """A job. `NotFound` if there is none."""
+        return await self._book.get(name)
+
+    @operation
+    async def remove(self, name: str) -> bool:
+        """Forget a job. False if there is none. A run that is under way goes on to its end."""
+        return await self._book.remove(name)
+
+    @operation
+    async def pause(self, name: str) -> Job:
+        """Have a job run no more, until it is resumed. A run that is under way goes on to its end."""
+        return await self._book.change(name, lambda job: None if job.paused else job.changed(paused=True))
+
+    @operation
+    async def resume(self, name: str) -> Job:
+        """Have a paused job run again: at the next time of its schedule, from now."""
+        now = self._book.ground.clock()
+
+        def resumed(job: Job) -> Job | None:
+            return job.changed(paused=False, due_ns=job.next_due(now), failures=0) if job.paused else None
+
+        return await self._book.change(name, resumed)
+
+    @operation
+    async def due(self) -> list[Job]:
+        """The jobs that are due, the one that has waited longest first."""
+        return await self._book.due()
+
+    @operation
+    async def run(self, name: str, *, progress: Tell | None = None, stop: Callable[[], bool] | None = None) -> Run:
+        """Run a job now, in this process, whether it is due or not. What it fails with is raised, and noted.
+
+        `Conflict` if it is running somewhere. `progress` is told how far it is; an error that it raises ends the job.
+        `stop` is asked before each step whether to end there.
+        """
+        from holdfast.ops.running import run_job
+
+        ended = await run_job(self._book, name, only_due=False, tell=progress, stopping=stop or bool)
+        if ended.error is not None:
+            raise ended.error
+        return ended.run
+
+    @operation
+    async def list(self) -> list[Job]:
+        """All jobs, by name."""
+        return await self._book.all()
+
+
+class Jobs(Sync, JobOperations):
+    """The jobs of a store."""
+
+
+class AsyncJobs(Async, JobOperations):
+    """The same, awaited."""

@@ -1,0 +1,128 @@
+"""Kinds of jobs: what scheduled work there is, by name.
+
+A kind is a function and a check of its settings. Those of this package are in `holdfast.ops.upkeep_jobs`; other
+packages plug theirs in through the entry point group `holdfast.jobs`, whose objects are `Kind`s under their names; a
+program adds its own with `Kinds.add`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Protocol, TypeAlias
+
+from holdfast.errors import Config, Invalid
+from holdfast.store import Store
+
+GROUP = "holdfast.jobs"
+"""The entry point group of kinds."""
+
+
+class Context(Protocol):
+    """What a job is given when it runs."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Its settings, checked."""
+
+    @property
+    def store(self) -> Store:
+        """The store, for its tenant."""
+
+    def progress(self, done: int, total: int | None, what: str) -> None:
+        """Tell how far it is, often. If the job is to stop, or its lease went to another, this does not return: what
+        it raises is to end the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a job ended: in words, and whether that is well."""
+
+    summary: str
+    ok: bool = True
+
+
+Work: TypeAlias = Callable[[Context], Any]
+"""Does a job. Either a plain function, or a coroutine function that awaits nothing but operations of the store, as in
+`await Operations.compact(job.store, "chat-1")`. Returns a `Result`, or a summary in words, or nothing."""
+
+Check: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Raises `Invalid` if settings are wrong."""
+
+
+def no_settings(settings: Mapping[str, Any]) -> None:
+    """The check of a kind that has no settings."""
+    known_only(settings)
+
+
+def known_only(settings: Mapping[str, Any], **types: type) -> None:
+    """Refuse settings of other names, and values of other types."""
+    for name, value in settings.items():
+        if name not in types:
+            known = f"There are {', '.join(types)}" if types else "It has none"
+            raise Invalid(f"this kind of job has no setting {name!r}", hint=known)
+        if type(value) is not types[name]:
+            wanted = types[name].__name__
+            raise Invalid(f"the setting {name} is of type {wanted}, not {type(value).__name__}", where=repr(value)[:80])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of job."""
+
+    name: str
+    about: str
+    """What it does, in a line."""
+    work: Work
+    check: Check = no_settings
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What it can be told, by name, each in a line."""
+
+
+class Kinds:
+    """The kinds of jobs that are known to a program."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, Kind] = {}
+
+    def add(self, kind: Kind) -> None:
+        """Know one more."""
+        if kind.name in self.names():
+            raise Invalid(f"there is a kind of jobs {kind.name!r} already")
+        self._own[kind.name] = kind
+
+    def names(self) -> list[str]:
+        """The names of all kinds."""
+        from importlib.metadata import entry_points  # takes its time
+
+        return sorted({*_built_in(), *self._own, *entry_points(group=GROUP).names})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in _built_in() or name in self.names()
+
+    def get(self, name: str) -> Kind:
+        """A kind by its name."""
+        found = self._own.get(name) or _built_in().get(name)
+        if found is not None:
+            return found
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=GROUP, name=name):
+            loaded = entry.load()
+            if not isinstance(loaded, Kind) or loaded.name != name:
+                raise Config(f"the plug-in {entry.value} is no kind of jobs of the name {name!r}")
+            return loaded
+        near = get_close_matches(str(name), self.names(), 1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise Invalid(f"there is no kind of jobs {name!r}", hint=f"{meant}There are {', '.join(self.names())}")
+
+
+def _built_in() -> Mapping[str, Kind]:
+    from holdfast.ops.upkeep_jobs import KINDS
+
+    return KINDS

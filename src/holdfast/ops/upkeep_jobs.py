@@ -1,0 +1,190 @@
+"""The kinds of jobs that come with this package: the upkeep of a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import fields
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from holdfast.engine.findings import Level
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.ops.kinds import Context, Kind, Result, known_only
+from holdfast.store import Operations, Store
+from holdfast.upkeep.pruning import PrunedThread, Selection, prune
+from holdfast.upkeep.retention import Retention
+from holdfast.upkeep.verifying import verify
+
+_PAGE = 100
+
+
+async def _tidy(job: Context) -> str:
+    backend = job.store.engine.ground.backend
+    before = await backend.size()
+    await backend.tidy()
+    return f"{max(0, before - await backend.size())} bytes given back"
+
+
+async def _compact(job: Context) -> str:
+    done, skipped = 0, 0
+    async for thread in _threads(job.store, job.settings.get("prefix", "")):
+        try:
+            await job.store.engine.rewriter.rewrite(job.store._line(thread))
+            done += 1
+        except (Conflict, NotFound):
+            skipped += 1  # another is at it, or it was deleted
+        job.progress(done + skipped, None, thread)
+    await job.store.engine.ground.backend.tidy()
+    return f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
+
+
+async def _threads(store: Store, prefix: str = "") -> AsyncIterator[str]:
+    """The names of all threads, page by page."""
+    after = ""
+    while True:
+        page = await Operations.threads(store, prefix=prefix, after=after, limit=_PAGE)
+        for thread in page:
+            yield thread.thread
+        if len(page) < _PAGE:
+            return
+        after = page[-1].thread
+
+
+async def _project(job: Context) -> str:
+    def told(thread: str, count: int) -> None:
+        job.progress(count, None, thread)
+
+    made = await Operations.project(job.store, again=job.settings.get("again", False), progress=told)
+    return f"readable rows of {made} threads made"
+
+
+async def _verify(job: Context) -> Result:
+    level = Level(job.settings.get("level", Level.HASHES.value))
+    threads = job.settings.get("threads")
+    report = await verify(job.store.engine, job.store.tenant, threads, level=level, progress=job.progress)
+    said = f"{report.threads} threads, {report.steps} checkpoints, {report.bytes} bytes verified"
+    if report.found:
+        kinds = sorted({finding.code.value for finding in report.findings})
+        said += f"; {report.found} findings ({', '.join(kinds[:5])})"
+    if not report.sound:
+        said += f"; damaged: {', '.join(report.damaged[:5]) or 'the store itself'}"
+    return Result(said, ok=report.sound)
+
+
+def _check_verify(settings: Mapping[str, Any]) -> None:
+    known_only(settings, level=str, threads=list)
+    levels = [each.value for each in Level]
+    if settings.get("level", levels[0]) not in levels:
+        raise Invalid(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
+    _check_threads(settings)
+
+
+def _check_threads(settings: Mapping[str, Any]) -> None:
+    threads = settings.get("threads")
+    if threads is not None and not (isinstance(threads, list) and all(isinstance(each, str) for each in threads)):
+        raise Invalid("the setting threads is a list of names", where=repr(threads)[:80])
+
+
+async def _index(job: Context) -> str:
+    made = await Operations.index(job.store, progress=job.progress)
+    return f"{made.steps} checkpoints of {made.threads} threads indexed"
+
+
+_SELECTION = ("threads", "prefix", "where")
+_POLICY = tuple(each.name for each in fields(Retention))
+
+
+def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, Selection]:
+    policy = {name: value for name, value in settings.items() if name not in _SELECTION}
+    unknown = sorted(policy.keys() - set(_POLICY))
+    if unknown:
+        known = ", ".join([*_POLICY, *_SELECTION])
+        raise Invalid(f"this kind of job has no setting {unknown[0]!r}", hint=f"There are {known}")
+    zone = policy.get("zone")
+    if zone is not None:
+        try:
+            policy["zone"] = ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+            raise Invalid(f"no time zone has the name {zone!r}", hint="Write one such as Europe/Berlin") from None
+    _check_threads(settings)
+    return Retention(**policy), Selection.of(settings.get("threads"), settings.get("prefix", ""), settings.get("where"))
+
+
+def _check_prune(settings: Mapping[str, Any]) -> None:
+    _prune_settings(settings)
+
+
+async def _prune(job: Context) -> Result:
+    policy, selection = _prune_settings(job.settings)
+    damaged: list[str] = []
+    busy = 0
+
+    def told(thread: PrunedThread) -> None:
+        nonlocal busy
+        if thread.code == Corrupt.code:
+            damaged.append(thread.thread)
+        elif thread.problem:
+            busy += 1
+
+    engine = job.store.engine
+    done = await prune(engine, job.store.tenant, policy, selection, progress=job.progress, each=told)
+    await engine.ground.backend.tidy()
+    said = f"{done.dropped} checkpoints removed, {done.kept} kept, {done.bytes} bytes given back"
+    if busy:
+        said += f"; {busy} threads were held or busy"
+    if damaged:
+        said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:5])}"
+    return Result(said, ok=not damaged)
+
+
+def _check_project(settings: Mapping[str, Any]) -> None:
+    known_only(settings, again=bool)
+
+
+def _check_compact(settings: Mapping[str, Any]) -> None:
+    known_only(settings, prefix=str)
+
+
+_ALL = (
+    Kind("tidy", "give room that deletions freed back to the system", _tidy),
+    Kind(
+        "prune",
+        "remove old checkpoints by a policy",
+        _prune,
+        _check_prune,
+        {
+            "keep_last": "how many of the last ones stay; keep_hourly, keep_daily, keep_weekly and so on thin them out",
+            "keep_within": "an age such as 30d: those younger stay",
+            "max_bytes": "what is left is to take no more than this",
+            "prefix": "only threads whose names start so; or threads, a list of names; or where, a query",
+        },
+    ),
+    Kind(
+        "verify",
+        "check that everything is as it was written",
+        _verify,
+        _check_verify,
+        {
+            "level": "how deeply: structure, hashes (the default) or decode",
+            "threads": "a list of names, if not all",
+        },
+    ),
+    Kind("index", "make the index of words where it is missing, and keep it from then on", _index),
+    Kind(
+        "compact",
+        "fold threads anew, so that they take less room and read faster",
+        _compact,
+        _check_compact,
+        {"prefix": "only threads whose names start so"},
+    ),
+    Kind(
+        "project",
+        "make the readable rows of threads that lack them",
+        _project,
+        _check_project,
+        {"again": "true: make all of them anew"},
+    ),
+)
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
+"""By name."""

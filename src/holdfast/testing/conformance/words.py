@@ -1,0 +1,210 @@
+"""Words: rows are found by them, all that have them and no line's but those that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.backends.port import Change, Create, Delete, Ensure, Get, Put, Row, Scan
+from holdfast.backends.spaces import STEPS, WORDS, Key
+from holdfast.errors import Unsupported
+from holdfast.testing.conformance.kit import Driven, Suite
+from holdfast.testing.rows import row_of, step
+
+ODD = {
+    "quotes": "it's",
+    "double quotes": 'a"b"',
+    "operators": "AND",
+    "a prefix's sign": "a*",
+    "signs": "(a:b)-c^d+e!f&g|h<i>",
+    "a backslash": "a\\b\\",
+    "percent": "100%",
+    "an underscore": "snake_case",
+    "not ASCII": "na\u00efve",
+    "another script": "\ud55c\uad6d\uc5b4",
+    "astral": "\U0001f600",
+    "a control character": "a\1b",
+    "NUL": "a\0b",
+    "a tab": "a\tb",
+    "a private character": "\ue100tenant",
+    "1,000 bytes": "w" * 1000,
+}
+
+
+def words_row(seq: int, words: str, *, tenant: str = "tenant", line: str = "line", time: int = 0) -> Row:
+    """A row for `WORDS`."""
+    return row_of(WORDS, tenant, line, 0, seq, time=time or seq, words=words)
+
+
+class WordsFound(Suite):
+    """What `match` finds, and the rows of `WORDS` themselves."""
+
+    @pytest.fixture
+    def found(self, store: Driven) -> Driven:
+        """A store that looks for words."""
+        _needs_words(store)
+        return store
+
+    def test_words_are_looked_for_or_refused(self, store: Driven) -> None:
+        assert store.apply(Create(WORDS, words_row(0, "one two"))) is None
+        if store.backend.capabilities.words:
+            assert _match(store, ["one"]) == [words_row(0, "").key]
+        else:
+            with pytest.raises(Unsupported):
+                store.drive(store.backend.match("tenant", ["one"]))
+
+    def test_rows_of_words_are_rows(self, store: Driven) -> None:
+        rows = [words_row(0, "b a"), words_row(1, ""), words_row(2, "\u00e4 b\0c")]
+        assert store.apply(*(Create(WORDS, row) for row in rows)) is None
+        assert _sorted(store.scan(WORDS)) == _sorted(rows)
+        assert _sorted(store.read(Get(WORDS, [rows[0].key]))[0]) == _sorted(rows[:1])
+        assert _sorted(store.scan(WORDS, ("tenant", "line"), reverse=True)) == _sorted(reversed(rows))
+        assert store.apply(Create(WORDS, rows[0])) == 0
+        assert store.apply(Ensure(WORDS, words_row(0, "other")), Put(WORDS, words_row(1, "new"))) is None
+        assert _sorted(store.scan(WORDS)) == _sorted([rows[0], words_row(1, "new"), rows[2]])
+
+    def test_all_words_have_to_be_there(self, found: Driven) -> None:
+        rows = [words_row(0, "red green blue"), words_row(1, "red"), words_row(2, "green red"), words_row(3, "")]
+        found.fill(WORDS, rows)
+        assert set(_match(found, ["red"])) == {row.key for row in rows[:3]}
+        assert set(_match(found, ["green", "red"])) == {rows[0].key, rows[2].key}
+        assert _match(found, ["red", "grey"]) == _match(found, ["gree"]) == _match(found, ["redgreen"]) == []
+        assert set(_match(found, [])) == {row.key for row in rows}
+
+    def test_prefixes(self, found: Driven) -> None:
+        rows = [words_row(0, "reading rainbow"), words_row(1, "ready"), words_row(2, "bread \uffff\U0010ffffx")]
+        found.fill(WORDS, rows)
+        for prefix, expected in {"r": 2, "read": 2, "reading": 1, "readings": 0, "b": 1, "\uffff\U0010ffff": 1}.items():
+            assert len(_match(found, [], prefixes=[prefix])) == expected, prefix
+        assert _match(found, ["ready"], prefixes=["rea"]) == [rows[1].key]
+        assert _match(found, [], prefixes=["rea", "rai"]) == [rows[0].key]
+
+    @pytest.mark.parametrize("word", ODD.values(), ids=ODD.keys())
+    def test_a_word_is_any_text_without_spaces(self, found: Driven, word: str) -> None:
+        rows = [words_row(0, f"before {word} after"), words_row(1, word), words_row(2, "before after")]
+        found.fill(WORDS, rows)
+        assert set(_match(found, [word])) == {rows[0].key, rows[1].key}
+        assert set(_match(found, [word, "before"])) == {rows[0].key}
+        assert set(_match(found, [], prefixes=[word])) == {rows[0].key, rows[1].key}
+
+    def test_a_word_that_is_too_long_is_found_nowhere(self, found: Driven) -> None:
+        found.fill(WORDS, [words_row(0, "word")])
+        assert _match(found, ["w" * 100_000]) == _match(found, [], prefixes=["w" * 100_000]) == []
+
+    @pytest.mark.parametrize("other", ["", "b", "a b", "a\0", "A", "n" * 1024], ids=ascii)
+    def test_words_of_tenants_and_lines_are_apart(self, found: Driven, other: str) -> None:
+        names = ["a", other]
+        rows = {
+            (tenant, line): words_row(0, "word", tenant=tenant, line=line) for tenant in names for line in names if line
+        }
+        assert found.apply(*(Create(WORDS, row) for row in rows.values())) is None
+        for tenant in names:
+            own = {row.key for row in rows.values() if row.key[0] == tenant}
+            assert set(_match(found, ["word"], tenant=tenant)) == own
+            for line in filter(None, names):
+                assert _match(found, ["word"], tenant=tenant, line=line) == [rows[tenant, line].key]
+                assert _match(found, [], tenant=tenant, line=line) == [rows[tenant, line].key]
+        assert _match(found, ["word"], tenant="nobody") == _match(found, ["word"], tenant="a", line="none") == []
+
+    def test_pages(self, found: Driven) -> None:
+        rows = [words_row(seq, "even all" if seq % 2 == 0 else "odd all", time=100 + seq) for seq in range(25)]
+        for row in rows:
+            found.fill(WORDS, [row])
+        last_first = [row.key for row in reversed(rows)]
+        assert _match(found, ["all"], limit=7) == last_first
+        assert _match(found, ["even"], limit=3) == last_first[::2]
+        assert _match(found, [], prefixes=["a"], limit=25) == _match(found, [], limit=4) == last_first
+        page = found.drive(found.backend.match("tenant", ["all"], limit=7))
+        assert len(page.keys) <= 7
+        assert page.next is not None
+
+    def test_what_is_written_over_or_removed_is_not_found(self, found: Driven) -> None:
+        found.fill(WORDS, [words_row(seq, f"all word{seq}", line=f"line{seq % 2}") for seq in range(6)])
+        found.fill(WORDS, [words_row(0, "all changed", line="line0")])
+        assert _match(found, ["word0"]) == []
+        assert _match(found, ["changed"]) == [("tenant", "line0", 0, 0)]
+        assert found.apply(Delete(WORDS, ("tenant", "line0", 0, 2))) is None
+        assert _match(found, ["word2"]) == []
+        assert found.apply(Delete(WORDS, ("tenant", "line1"))) is None
+        assert set(_match(found, ["all"])) == {("tenant", "line0", 0, 0), ("tenant", "line0", 0, 4)}
+        assert found.apply(Delete(WORDS, ()), Create(WORDS, words_row(9, "all"))) is None
+        assert _match(found, ["all"]) == [("tenant", "line", 0, 9)]
+
+    def test_a_batch_that_is_refused_leaves_no_words(self, found: Driven) -> None:
+        found.fill(STEPS, [step(0)])
+        found.fill(WORDS, [words_row(0, "before")])
+        changes: list[Change] = [Put(WORDS, words_row(0, "after")), Create(WORDS, words_row(1, "after"))]
+        assert found.apply(Delete(WORDS, ("tenant", "gone")), *changes, Create(STEPS, step(0))) == 3
+        assert (_match(found, ["after"]), _match(found, ["before"])) == ([], [words_row(0, "").key])
+
+    def test_words_are_found_as_the_rows_say(self, plain: Driven) -> None:
+        _needs_words(plain)
+        words = st.lists(st.sampled_from(["a", "ab", "b", "ba", "\u00e4", "a'b", "%"]), max_size=3, unique=True)
+        places = st.tuples(st.sampled_from(["", "t"]), st.sampled_from(["x", "y"]), st.just(0), st.integers(0, 2))
+        changes = st.tuples(st.sampled_from([Create, Ensure, Put, Delete]), places, words, st.integers(0, 4))
+
+        @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        @given(st.lists(changes, max_size=8), words, words, st.sampled_from(["", "t"]), st.sampled_from([None, "x"]))
+        def follow(
+            made: list[tuple[type, Key, list[str], int]],
+            wanted: list[str],
+            prefixes: list[str],
+            tenant: str,
+            line: str | None,
+        ) -> None:
+            assert plain.apply(Delete(WORDS, ())) is None
+            for kind, key, found, width in made:
+                row = Row(key, (width, " ".join(found)))
+                plain.apply(Delete(WORDS, key[:width]) if kind is Delete else kind(WORDS, row))
+            (rows,) = plain.read(Scan(WORDS, ()))
+            expected = {
+                row.key
+                for row in rows
+                if row.key[0] == tenant
+                and line in (None, row.key[1])
+                and set(wanted) <= {*_words(row)}
+                and all(any(word.startswith(prefix) for word in _words(row)) for prefix in prefixes)
+            }
+            assert set(_match(plain, wanted, prefixes=prefixes, tenant=tenant, line=line, limit=2)) == expected
+
+        follow()
+
+
+def _needs_words(store: Driven) -> None:
+    if not store.backend.capabilities.words:
+        pytest.skip("does not claim to look for words")
+
+
+def _match(
+    store: Driven,
+    words: list[str],
+    *,
+    prefixes: Iterable[str] = (),
+    tenant: str = "tenant",
+    line: str | None = None,
+    limit: int = 100,
+) -> list[Key]:
+    """All that is found, page by page."""
+    keys: list[Key] = []
+    after: str | None = None
+    for _ in range(100):
+        page = store.drive(
+            store.backend.match(tenant, words, prefixes=list(prefixes), line=line, after=after, limit=limit)
+        )
+        keys += page.keys
+        after = page.next
+        if after is None:
+            assert len(set(keys)) == len(keys)
+            return keys
+    raise AssertionError("there is no end to the pages")
+
+
+def _words(row: Row) -> Iterator[str]:
+    return filter(None, str(row.columns[-1]).split(" "))
+
+
+def _sorted(rows: Iterable[Row]) -> list[tuple[Key, list[str]]]:
+    return [(row.key, sorted(_words(row))) for row in rows]

@@ -1,0 +1,1 @@
+"""Mending history: retention, verification, repair, export."""

@@ -1,0 +1,214 @@
+"""Which steps of a damaged line are the right ones.
+
+Every step names its parent by place and hash. So from the end of a branch backwards it is known which hash each place
+must have; whatever has it is the step, wherever it was found: at its place, at another one, or in another store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.backends.port import Backend, Row
+from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.spaces import STEPS
+from holdfast.codec.envelope import Context, unwrap
+from holdfast.engine.records import Branch, Line, Point
+from holdfast.errors import HoldfastError
+from holdfast.model.steps import Parent, Step
+from holdfast.upkeep.sources import Source, first_of
+
+Where = tuple[int, int]
+
+_MOST_ELSEWHERE = 1000
+"""How many steps that stand where they do not belong are kept in mind."""
+
+
+@dataclass
+class Chain:
+    """The places of one branch."""
+
+    branch: int
+    commits: list[bytes] = field(default_factory=list)
+    """The hash at each place; empty where there is no sound step."""
+    parents: list[Parent | None] = field(default_factory=list)
+    stubs: set[int] = field(default_factory=set)
+    taken: dict[int, Row] = field(default_factory=dict)
+    """Rows to be put where there is none, or a wrong one."""
+    lost: dict[int, bytes | None] = field(default_factory=dict)
+    """Places for which there is no step, and the hash that it had, if that is known."""
+
+    def put(self, seq: int, commit: bytes, parent: Parent | None) -> None:
+        """What is at a place. Places before it that nothing was at are empty."""
+        missing = seq - len(self.commits)
+        self.commits += [b""] * missing
+        self.parents += [None] * missing
+        self.commits.append(commit)
+        self.parents.append(parent)
+
+    @property
+    def first_parent(self) -> Parent | None:
+        """The step that the branch starts from, as its first step says."""
+        return self.parents[0] if self.parents else None
+
+    @property
+    def length(self) -> int:
+        """How many places there are."""
+        return len(self.commits)
+
+
+def open_row(line: Line, row: Row, max_bytes: int, commit: bytes | None = None) -> Step | None:
+    """The step in a row, if it is sound and has a hash: that of the row, or a given one. Columns do not matter."""
+    expected = Point.of(row).hash if commit is None else commit
+    try:
+        step = Step.decode(unwrap(row.body, Context(*line, "step", expected), max_bytes=max_bytes).content)
+    except HoldfastError:
+        return None
+    return step if step.commit == expected else None
+
+
+class Chains:
+    """Finds the steps of a line."""
+
+    def __init__(self, backend: Backend, line: Line, max_bytes: int, sources: Sequence[Source]) -> None:
+        self._backend = backend
+        self._line = line
+        self._max_bytes = max_bytes
+        self._sources = sources
+        self.chains: dict[int, Chain] = {}
+        self.used: set[str] = set()
+        """The sources that had something."""
+        self.restored = 0
+        self._elsewhere: dict[bytes, Row] = {}
+        self._expected: dict[Where, bytes] = {}
+
+    async def find(self, branches: Sequence[Branch], same: Source | None) -> None:
+        """Read what is there, and look for what is not. `same` is a source in which nothing but appends happened since:
+        what it has beyond the end was lost here."""
+        await self._read()
+        for branch in branches:
+            self.chains.setdefault(branch.branch, Chain(branch.branch))
+        self.chains.setdefault(0, Chain(0))
+        if same is not None:
+            for branch in await same.branches(self._line):
+                self.chains.setdefault(branch.branch, Chain(branch.branch))
+            for chain in self.chains.values():
+                await self._extend(chain, same)
+        for number in sorted(self.chains, reverse=True):
+            await self._judge(self.chains[number])
+
+    async def _read(self) -> None:
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self._backend, STEPS, tuple(self._line), holes):
+            point = Point.of(row)
+            chain = self.chains.setdefault(point.branch, Chain(point.branch))
+            if point.pruned and not row.body:
+                chain.put(point.seq, point.hash, None)
+                chain.stubs.add(point.seq)
+                continue
+            step = open_row(self._line, row, self._max_bytes)
+            if step is None:
+                chain.put(point.seq, b"", None)
+            elif not _fits(step, point[:2]):
+                chain.put(point.seq, b"", None)
+                if len(self._elsewhere) < _MOST_ELSEWHERE:
+                    self._elsewhere[step.commit] = row
+            else:
+                chain.put(point.seq, step.commit, step.header.parents[0] if step.header.parents else None)
+                if not point.seq:
+                    self._elsewhere[step.commit] = row  # nothing in it says of which branch it is
+
+    async def _extend(self, chain: Chain, same: Source) -> None:
+        """Take what a source has beyond the end."""
+        while True:
+            place = (chain.branch, chain.length)
+            row = await same.step(self._line, place, None)
+            step = None if row is None else open_row(self._line, row, self._max_bytes)
+            if row is None or step is None or not _fits(step, place):
+                return
+            parent = step.header.parents[0] if step.header.parents else None
+            before = chain.commits[-1] if chain.length else b""
+            if chain.length and before and (parent is None or parent.commit != before):
+                return
+            self._take(chain, chain.length, row, same)
+            chain.put(chain.length, step.commit, parent)
+
+    async def _judge(self, chain: Chain) -> None:
+        """From the end backwards, have at each place the step that must be there."""
+        for seq in reversed(range(chain.length)):
+            place = (chain.branch, seq)
+            expected = self._expected.get(place)
+            there = chain.commits[seq]
+            if seq in chain.stubs:
+                if expected in (None, there):
+                    continue
+                chain.stubs.discard(seq)  # of another step, whose place it has
+                await self._look_for(chain, seq, expected)
+                if not chain.commits[seq]:
+                    chain.stubs.add(seq)
+                    chain.commits[seq] = expected
+                    del chain.lost[seq]
+            elif not there or expected not in (None, there):
+                await self._look_for(chain, seq, expected)
+            parent = chain.parents[seq]
+            if parent is not None and chain.commits[seq]:
+                self._expected[parent.branch, parent.seq] = parent.commit
+
+    async def _look_for(self, chain: Chain, seq: int, expected: bytes | None) -> None:
+        place = (chain.branch, seq)
+        row: Row | None = None
+        if expected is not None:
+            row = await self._own(place, expected) or self._elsewhere.get(expected)
+        if row is None:
+            known = expected or await self._said(place)
+            found = await first_of(self._sources, lambda source: source.step(self._line, place, known))
+            if found is None and expected is None:
+                found = await first_of(self._sources, lambda source: source.step(self._line, place, None))
+            if found is not None:
+                row = found[0]
+                self._take(chain, seq, row, found[1])
+        step = None if row is None else open_row(self._line, row, self._max_bytes, expected)
+        if row is None or step is None or not _fits(step, place):
+            chain.taken.pop(seq, None)
+            chain.commits[seq], chain.parents[seq] = b"", None
+            chain.lost[seq] = expected or await self._said(place)
+            stub = await first_of(self._sources, lambda source: source.stub(self._line, place, expected))
+            if stub is not None:
+                chain.stubs.add(seq)
+                chain.taken[seq], chain.commits[seq] = stub[0], Point.of(stub[0]).hash
+            return
+        point = Point.of(row)._replace(branch=chain.branch, seq=seq, hash=step.commit)
+        chain.taken[seq] = point.row(self._line, row.body)
+        chain.commits[seq] = step.commit
+        chain.parents[seq] = step.header.parents[0] if step.header.parents else None
+
+    def _take(self, chain: Chain, seq: int, row: Row, source: Source) -> None:
+        chain.taken[seq] = row
+        self.used.add(source.url)
+        self.restored += 1
+
+    async def _own(self, place: Where, expected: bytes) -> Row | None:
+        """The row at a place, if only its hash is said wrongly."""
+        row = await self.row_at(place)
+        return row if row is not None and open_row(self._line, row, self._max_bytes, expected) is not None else None
+
+    async def _said(self, place: Where) -> bytes | None:
+        """The hash that a row says it has, whose step is damaged."""
+        row = await self.row_at(place)
+        return None if row is None or len(Point.of(row).hash) != 32 else Point.of(row).hash
+
+    async def row_at(self, place: Where) -> Row | None:
+        """The row at a place, if it can be read."""
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self._backend, STEPS, (*self._line, *place), holes):
+            return row
+        return None
+
+
+def _fits(step: Step, place: Where) -> bool:
+    """Whether a step stands where it says."""
+    branch, seq = place
+    parents = step.header.parents
+    if seq:
+        return bool(parents) and parents[0][:2] == (branch, seq - 1)
+    return not parents or parents[0].branch < branch

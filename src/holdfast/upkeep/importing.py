@@ -1,0 +1,195 @@
+"""Bringing threads back from a file that they were exported to.
+
+Everything is read into a store beside first: only when the checksum of the file and all hashes in it are as they should
+be is anything written here, and then as `copy_to` writes it. A thread is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from holdfast.backends.port import Change, Create, Row
+from holdfast.backends.spaces import LINES, REFS, Space
+from holdfast.engine.copying import renamed
+from holdfast.engine.core import Engine
+from holdfast.engine.moving import Mover, Tell
+from holdfast.engine.moving import Progress as Moved
+from holdfast.engine.namespaces import root_of
+from holdfast.engine.protected import LEASE
+from holdfast.engine.records import Line, is_sound
+from holdfast.engine.verify import raise_problems, verify
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.upkeep.exporting import passing
+from holdfast.upkeep.families import moved
+from holdfast.upkeep.portable import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
+
+_BATCH_ROWS = 256
+_BATCH_BYTES = 4 << 20
+
+
+class Imported(NamedTuple):
+    """What an import did: the threads that it brought, and those that were there already; and how many rows, with how
+    many bytes of bodies, it wrote."""
+
+    threads: tuple[str, ...]
+    skipped: tuple[str, ...]
+    rows: int
+    bytes: int
+
+
+class Wanted(NamedTuple):
+    """What is taken from a file: all threads or some, for a tenant; one perhaps under another name."""
+
+    tenant: str
+    threads: frozenset[str] | None
+    as_thread: str | None
+
+
+def wanted(tenant: str, threads: Iterable[str] | None, as_thread: str | None) -> Wanted:
+    """What a caller wants."""
+    named = None if threads is None else frozenset(threads)
+    if as_thread is not None and named is not None and len(named) != 1:
+        raise Invalid("one thread can be given another name, not several", hint="Import them one by one")
+    return Wanted(tenant, named, as_thread)
+
+
+async def import_threads(engine: Engine, place: Place, want: Wanted, dry_run: bool, tell: Progress | None) -> Imported:
+    """Bring threads from a file. With `dry_run`, only see whether that would succeed, and what it would bring."""
+    source = Source(place)
+    try:
+        async with passing(engine) as between:
+            reader = _Reader(between, source, want, tell)
+            lines = await reader.read()
+            for number, line in enumerate(lines, 1):
+                raise_problems(line, await verify(between.ground, line), source.name)
+                if tell is not None:
+                    tell(number, len(lines), f"verified {line.name}")
+            mover = Mover(between, engine, None if tell is None else _told(tell))
+            lacking = [line for line in lines if await mover.lacks(line)]
+            there = tuple(line.name for line in lines if line not in lacking)
+            brought = tuple(line.name for line in lacking)
+            if dry_run or not lacking:
+                return Imported(brought, there, 0, 0)
+            copied = await mover.copy(want.tenant, lacking)
+            return Imported(brought, there, copied.rows, copied.bytes)
+    finally:
+        source.close()
+
+
+def _told(tell: Progress) -> Tell:
+    """Tells of a copy as of any other work."""
+
+    def told(progress: Moved) -> None:
+        if progress.phase == "copied":
+            tell(progress.done, progress.total, progress.thread)
+
+    return told
+
+
+class _Reader:
+    """Reads a file into a store."""
+
+    def __init__(self, between: Engine, source: Source, want: Wanted, tell: Progress | None) -> None:
+        self._backend = between.ground.backend
+        self._max_bytes = between.ground.max_bytes
+        self._source = source
+        self._want = want
+        self._tell = tell
+        self._old: Line | None = None
+        self._new: Line | None = None
+        """The line that is being read, as it is called in the file and here; the latter None if it is not wanted."""
+        self._rows = 0
+        self._changes: list[Change] = []
+        self._size = 0
+        self._lines: list[Line] = []
+        self._roots: set[Line] = set()
+        self._found: set[str] = set()
+        """Names of threads and of namespaces that are in the file and wanted."""
+
+    async def read(self) -> list[Line]:
+        """Read all. Returns the lines, as they are called here."""
+        first = True
+        async for record in self._source.records():
+            if first is not isinstance(record, Head):
+                raise self._source.damaged("it begins in its middle")
+            first = False
+            await self._take(record)
+        if self._old is not None:
+            raise self._source.damaged("a thread in it does not end")
+        await self._flush()
+        missing = (self._want.threads or frozenset()) - self._found
+        if missing:
+            raise NotFound(f"there is no thread {min(missing)!r} in the file", where=self._source.name)
+        return self._lines
+
+    async def _take(self, record: Lines) -> None:
+        match record:
+            case Begin():
+                if self._old is not None:
+                    raise self._source.damaged("a thread begins in another")
+                await self._begin(record)
+            case Rowed():
+                if self._old is None:
+                    raise self._source.damaged("a row is in no thread")
+                self._rows += 1
+                if self._new is not None:
+                    await self._add(record, self._old, self._new)
+            case End():
+                if self._old is None or record.rows != self._rows:
+                    raise self._source.damaged("rows of a thread are missing")
+                if self._tell is not None and self._new is not None:
+                    self._tell(len(self._lines), None, f"read {self._old.name}")
+                self._old = self._new = None
+
+    async def _begin(self, record: Begin) -> None:
+        self._old, self._rows = Line(record.tenant, record.thread), 0
+        root = root_of(self._old)
+        named = self._want.threads
+        if named is not None and root.name not in named and self._old.name not in named:
+            return
+        if self._want.as_thread is not None and not self._roots <= {root}:
+            raise Invalid(
+                "one thread can be given another name, and the file has several",
+                where=self._source.name,
+                hint="Say which thread to import",
+            )
+        self._roots.add(root)
+        self._found |= {root.name, self._old.name}
+        target = root._replace(tenant=self._want.tenant, name=self._want.as_thread or root.name)
+        self._new = moved(self._old, root, target)
+        if len(record.columns) != len(LINES.columns):
+            raise self._source.damaged("a thread in it has other columns")
+        self._lines.append(self._new)
+        await self._put(LINES, Row(tuple(self._new), record.columns))
+
+    async def _add(self, record: Rowed, old: Line, new: Line) -> None:
+        try:
+            space, row = row_of(record, old)
+            sound = is_sound(space, row)
+        except ValueError as error:
+            raise self._source.damaged(f"a row of {record.space} cannot be read: {error}") from error
+        if not sound:
+            raise self._source.damaged(f"a row of {space.name} of thread {old} is not what was written")
+        if space is REFS and row.key[2] == LEASE:
+            return
+        if new != old:
+            row = renamed(space, row, new, self._max_bytes)
+        await self._put(space, row)
+
+    async def _put(self, space: Space, row: Row) -> None:
+        self._changes.append(Create(space, row))
+        self._size += len(row.body)
+        if len(self._changes) >= _BATCH_ROWS or self._size >= _BATCH_BYTES:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        changes, self._changes, self._size = self._changes, [], 0
+        try:
+            refused = await self._backend.apply(changes)
+        except HoldfastError as error:
+            if isinstance(error, Invalid | Corrupt):
+                raise self._source.damaged(f"a row of it cannot be stored: {error.what}") from error
+            raise
+        if refused is not None:
+            raise self._source.damaged("a row is in it twice")

@@ -1,0 +1,63 @@
+"""Pins and holds as the store hands them out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.core import Engine
+from holdfast.engine.records import Line, check_name
+from holdfast.errors import NotFound
+from holdfast.history.revisions import resolve
+
+
+class PinInfo(NamedTuple):
+    """A checkpoint that is not pruned, why, and since when."""
+
+    id: str
+    reason: str
+    time: datetime
+
+
+class HoldInfo(NamedTuple):
+    """A thread that is neither pruned nor deleted, why, and since when."""
+
+    thread: str
+    reason: str
+    time: datetime
+
+
+async def pin(engine: Engine, line: Line, revision: str, reason: str) -> str:
+    """Pin a checkpoint, and return its id."""
+    id = (await resolve(engine, line, revision)).id
+    await engine.holds.pin(line, id, check_name(reason, "reason"))
+    return id
+
+
+async def unpin(engine: Engine, line: Line, revision: str, reason: str | None) -> str:
+    """Take a pin away, or all of a checkpoint, and return its id."""
+    id = (await resolve(engine, line, revision)).id
+    if not await engine.holds.unpin(line, id, reason):
+        raise NotFound(f"checkpoint {id} has no such pin", where=f"thread {line}", hint="See pins()")
+    return id
+
+
+async def pins(engine: Engine, line: Line) -> list[PinInfo]:
+    """The pins in a thread."""
+    await engine.lines.info(line)
+    return [PinInfo(each.step, each.reason, to_datetime(each.time)) for each in await engine.holds.pins(line)]
+
+
+async def release(engine: Engine, line: Line, reason: str | None) -> None:
+    """Take a hold away, or all of a thread."""
+    if not await engine.holds.release(line, reason):
+        raise NotFound("the thread has no such hold", where=f"thread {line}", hint="See holds()")
+
+
+async def holds(engine: Engine, tenant: str, line: Line | None) -> list[HoldInfo]:
+    """The holds of a thread, or of all."""
+    if line is not None:
+        await engine.lines.info(line)
+    found = await (engine.holds.every(tenant) if line is None else engine.holds.of(line))
+    return [HoldInfo(each.line.name, each.reason, to_datetime(each.time)) for each in found]

@@ -1,0 +1,592 @@
+"""Mending one line: from other stores what they have, from its own steps what follows from them.
+
+What is found right is left as it is. Steps that are lost leave a stub where others follow, like pruned ones; a step
+behind a gap stays if its state is there in folded form, here or in a source. All damaged rows go to quarantine. Nodes
+and large values are stored first, where nobody sees them; one batch then changes the line. Cut short anywhere, the line
+is as it was, and mending it again finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from holdfast.backends.port import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Space
+from holdfast.engine.cache import Cache
+from holdfast.engine.checking import Check
+from holdfast.engine.core import Engine
+from holdfast.engine.findings import Code, Finding, Level, Weight
+from holdfast.engine.leases import Lease
+from holdfast.engine.protected import is_about_step
+from holdfast.engine.records import (
+    Branch,
+    Info,
+    Line,
+    Point,
+    fold_row,
+    info_row,
+    node_row,
+    object_rows,
+    open_fold,
+    readable,
+)
+from holdfast.engine.states import Held, States, pointers_in
+from holdfast.engine.verify import look
+from holdfast.errors import Conflict, Corrupt, HoldfastError
+from holdfast.model.drafts import EMPTY
+from holdfast.model.nodes import MapRoot, Origin
+from holdfast.model.objects import parse_pointer
+from holdfast.model.steps import Step
+from holdfast.upkeep.chains import Chain, Chains, Where, open_row
+from holdfast.upkeep.quarantine import Keeper
+from holdfast.upkeep.sources import Source, first_of
+
+_CACHE_BYTES = 16 << 20
+_ATTEMPTS = 20
+"""How often a line is mended again because somebody wrote to it meanwhile."""
+
+_PASSES = 3
+"""How often it is looked for what was made right before, and left something else to do."""
+
+_BATCH = 256
+
+
+class Lost(NamedTuple):
+    """A checkpoint that could not be kept. Its id is empty where that is not known."""
+
+    thread: str
+    checkpoint: str
+    branch: int
+    step: int
+    reason: str
+
+
+@dataclass
+class Mended:
+    """What was done to a thread, or would be: how many rows came from sources, were made anew from others, and went to
+    quarantine; which checkpoints are lost; and what could not be mended."""
+
+    thread: str
+    restored: int = 0
+    remade: int = 0
+    quarantined: int = 0
+    lost: list[Lost] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+
+    def add(self, other: Mended) -> None:
+        """What another pass did."""
+        self.restored += other.restored
+        self.remade += other.remade
+        self.quarantined += other.quarantined
+        self.lost += other.lost
+        self.sources += [url for url in other.sources if url not in self.sources]
+        self.found = self.found or other.found
+        self.left = other.left
+
+
+class _Start(NamedTuple):
+    """Where a branch starts: the state there, how deep it is, its time, and whether a step is left there."""
+
+    held: Held | None
+    depth: int
+    time: int
+    follows: bool
+
+
+async def mend(engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool = False) -> Mended | None:
+    """Mend a line, and verify what came of it. None if nothing is wrong with it.
+
+    `whole` says that rows were lost that nobody can name: what a source has and the line has not is then taken over.
+    """
+    lease = Lease(engine.ground, line, "rewrite")
+    total = Mended(line.name)
+    changed = passes = 0
+    try:
+        await lease.take()
+        for _ in range(_ATTEMPTS):
+            mending = _Mending(engine, line, sources, lease, whole=whole and not changed)
+            done = await mending.run()
+            total.add(mending.mended)
+            if done and not mending.changed:
+                break
+            changed += mending.changed
+            passes += done
+            if passes == _PASSES:  # names of what was lost, and parts that nobody needs any more, go in the second
+                break
+        else:
+            raise Conflict("the thread kept changing while it was mended", where=f"thread {line}", hint="Try again")
+    finally:
+        await lease.give_back()
+    if changed:
+        engine.ground.cache.forget(line)
+        await _make_again(engine, line)
+        check = await look(engine.ground, line, Level.DECODE)
+        total.left = [each for each in check.found.findings if each.weight is Weight.DAMAGE]
+    return total if changed or total.left else None
+
+
+async def _make_again(engine: Engine, line: Line) -> None:
+    """Have readable rows and the index of words say what the log now says."""
+    if engine.projector.on:
+        await engine.projector.build(line)
+    await engine.indexer.follow(line)
+
+
+class _Mending:
+    """One attempt."""
+
+    def __init__(self, engine: Engine, line: Line, sources: Sequence[Source], lease: Lease, *, whole: bool) -> None:
+        self._ground = replace(engine.ground, cache=Cache(_CACHE_BYTES))
+        self._backend = engine.ground.backend
+        self._states = States(self._backend, self._ground.cache, self._ground.max_bytes)
+        self._lines = engine.lines
+        self._line = line
+        self._sources = sources
+        self._lease = lease
+        self._whole = whole
+        self._keeper = Keeper(self._backend, line, self._ground.clock())
+        self.mended = Mended(line.name)
+        self.changed = False
+        self._changes: list[Change] = []
+        self._bases: dict[Where, _Start] = {}
+        """The steps that branches start from."""
+        self._time = 0
+        """Of the step that was gone past."""
+        self._folds: dict[Where, Row | None] = {}
+        """Folded states as they are to be; None where what is there is right."""
+        self._kept: dict[int, int] = {}
+        """How many places of each branch there are up to the last step that is kept."""
+        self._stubs: dict[Where, Point] = {}
+        self._revisions: dict[Where, int] = {}
+
+    async def run(self) -> bool:
+        """Whether it was done; False if the line changed meanwhile."""
+        check = await look(self._ground, self._line, Level.DECODE)
+        damage = [each for each in check.found.findings if each.weight is Weight.DAMAGE]
+        self.mended.found = damage
+        if any(each.code is Code.UNKNOWN_FORMAT for each in damage):
+            self.mended.left = damage  # another release or a key may read what this one cannot
+            return True
+        same = await self._same(check.info)
+        if not damage and not self._whole and not await self._is_cut(check, same):
+            return True
+        (before,) = await self._backend.read([Get(LINES, [tuple(self._line)])])
+        info = check.info or await self._new_info()
+        self._info = info
+        await self._take_parts(check)
+        check = await look(self._ground, self._line, Level.DECODE)
+        self._check = check
+        chains = Chains(self._backend, self._line, self._ground.max_bytes, self._sources)
+        await chains.find(list(check.branches.values()), same)
+        self._chains = chains
+        branches = await self._find_branches(check, chains)
+        self._starts = {(each.base_branch, each.base_length - 1) for each in branches.values()}
+        await self._find_revisions(check)
+        for number in sorted(chains.chains):
+            await self._walk(chains.chains[number], branches.get(number))
+        self._settle(branches)
+        await self._write_steps()
+        await self._write_branches(branches)
+        await self._write_folds()
+        await self._write_others(check)
+        return await self._switch(before, info)
+
+    async def _same(self, info: Info | None) -> Source | None:
+        """A source in which nothing but appends happened since, or here: the line's own row is the same."""
+        for source in self._sources:
+            theirs = await source.info(self._line)
+            if theirs is not None and (theirs == info or self._whole or info is None):
+                return source
+        return None
+
+    async def _is_cut(self, check: Check, same: Source | None) -> bool:
+        """Whether a source has more of the line's branches, though nothing was pruned."""
+        if same is None:
+            return False
+        numbers = {0, *check.branches, *(each.branch for each in await same.branches(self._line))}
+        return any([await same.step(self._line, (n, check.lengths.get(n, 0)), None) is not None for n in numbers])
+
+    async def _new_info(self) -> Info:
+        """For a line whose own row is lost."""
+        found = await first_of(self._sources, lambda source: source.info(self._line))
+        if found is not None:
+            return found[0]
+        form = 1
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes, bodies=False):
+            form = max(form, int(row.columns[0]))
+        times = [Branch.of(row).created for row in await self._rows(BRANCHES)]
+        async for row in sturdy_rows(self._backend, STEPS, tuple(self._line), holes, bodies=False):
+            times.append(Point.of(row).time)
+            break
+        return self._lines.new_info()._replace(form=form, created=min(times, default=self._ground.clock()))
+
+    async def _rows(self, space: Space) -> list[Row]:
+        holes: list[Hole] = []
+        return [row async for row in sturdy_rows(self._backend, space, tuple(self._line), holes)]
+
+    # Nodes and large values, which are named for what they hold -----------------------------------------------
+
+    async def _take_parts(self, check: Check) -> None:
+        """Take nodes and large values from sources."""
+        for finding in check.found.findings:
+            if finding.space == NODES.name and len(finding.key) == 4 and finding.weight is Weight.DAMAGE:
+                id = finding.key[3]
+                node = await first_of(self._sources, lambda source, id=id: source.node(self._line, id))  # type: ignore[misc]
+                if node is not None:
+                    self._note(node[1])
+                    await self._store([(NODES, node_row(self._line, self._info.form, id, node[0]))])  # type: ignore[arg-type]
+        for digest in check.marks.objects:
+            pieces = await first_of(self._sources, lambda source, at=digest: source.object(self._line, at))  # type: ignore[misc]
+            if pieces is not None:
+                self._note(pieces[1])
+                await self._store([(OBJECTS, row) for row in pieces[0]])
+
+    def _note(self, source: Source, rows: int = 1) -> None:
+        self.mended.restored += rows
+        if source.url not in self.mended.sources:
+            self.mended.sources.append(source.url)
+
+    async def _store(self, wanted: Sequence[tuple[Space, Row]]) -> None:
+        """Store what nobody sees yet; damaged rows in its place go to quarantine."""
+        for start in range(0, len(wanted), _BATCH):
+            batch: list[Change] = [self._lease.condition()]
+            for space, row in wanted[start : start + _BATCH]:
+                (there,) = await self._backend.read([Get(space, [row.key])])
+                if there and there[0].body != row.body:
+                    batch.append(await self._keeper.keep(space, there[0], "not what its name says"))
+                if not there or there[0].body != row.body:
+                    batch.append(Put(space, row) if there else Ensure(space, row))
+                    self.changed = True
+            if await self._backend.apply(batch) is not None:
+                raise Conflict("another took over this repair", where=f"thread {self._line}", hint="Wait for it to end")
+            await self._lease.show_life()
+
+    # Branches -------------------------------------------------------------------------------------------------
+
+    async def _find_branches(self, check: Check, chains: Chains) -> dict[int, Branch]:
+        """The branches that there are, each starting where its first step says."""
+        theirs: dict[int, Branch] = {}
+        for source in reversed(self._sources):
+            theirs |= {each.branch: each for each in await source.branches(self._line)}
+        found: dict[int, Branch] = {}
+        for number, chain in chains.chains.items():
+            if not number:
+                continue
+            known = check.branches.get(number) or theirs.get(number)
+            parent = chain.first_parent
+            if parent is not None:
+                start = (parent.branch, parent.seq + 1)
+            elif known is not None and (not chain.length or not chain.commits[0] or 0 in chain.stubs):
+                start = (known.base_branch, known.base_length)
+            else:
+                start = (0, 0)  # its first step follows none, or nobody knows which
+            created = known.created if known is not None else self._ground.clock()
+            found[number] = Branch(number, *start, created, known.name if known is not None else "")
+        return found
+
+    async def _find_revisions(self, check: Check) -> None:
+        """Revisions that cannot be right: what a source says of them, or else in the order of their branches."""
+        for finding in check.found.findings:
+            if finding.column != "revision" or finding.place is None:
+                continue
+            (rows,) = await self._backend.read([Scan(STEPS, (*self._line, finding.checkpoint), by="id")])
+            points = sorted(map(Point.of, rows))
+            numbers = sorted({point.revision for point in points})
+            if len(numbers) < len(points):
+                numbers = list(range(len(points)))
+            for point, number in zip(points, numbers, strict=True):
+                place, commit = point[:2], point.hash
+                found = await first_of(self._sources, lambda each, at=place, by=commit: each.step(self._line, at, by))  # type: ignore[misc]
+                self._revisions[place] = Point.of(found[0]).revision if found is not None else number
+
+    # States ---------------------------------------------------------------------------------------------------
+
+    async def _walk(self, chain: Chain, branch: Branch | None) -> None:
+        """Go along a branch, and see of each step whether it has a state."""
+        number = chain.branch
+        held: Held | None
+        start = _Start(Held(EMPTY, 0), -1, 0, follows=True)
+        if branch is not None and branch.base_length:
+            nothing = _Start(None, branch.base_length - 1, 0, follows=False)
+            start = self._bases.get((branch.base_branch, branch.base_length - 1), nothing)
+        held, depth, self._time, follows = start
+        rows = self._own_rows(number)
+        own = await anext(rows, None)
+        for seq in range(chain.length):
+            place = (number, seq)
+            while own is not None and int(own.key[3]) < seq:
+                own = await anext(rows, None)
+            there = own if own is not None and own.key[3] == seq else None
+            depth += 1
+            if seq in chain.stubs:
+                await self._stub(place, chain.taken.get(seq, there), there, chain.commits[seq], depth)
+                held, follows = None, False
+            else:
+                row = chain.taken.get(seq, there if chain.commits[seq] else None)
+                held, follows = await self._step(place, row, there, held, depth, follows=follows, chain=chain)
+            if place in self._starts:
+                self._bases[place] = _Start(held, depth, self._time, follows=follows)
+
+    async def _own_rows(self, number: int) -> AsyncIterator[Row]:
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self._backend, STEPS, (*self._line, number), holes):
+            yield row
+
+    async def _stub(self, place: Where, row: Row | None, there: Row | None, commit: bytes, depth: int) -> None:
+        """A pruned step stays one; what it says is put right."""
+        assert row is not None  # noqa: S101 - it was found here or in a source
+        point = Point.of(row)
+        wrong = any(each.place == place and each.column == "time" for each in self._check.found.findings)
+        time = self._time if wrong else max(self._time, point.time)
+        right = point.stub()._replace(size=point.size, depth=depth, hash=commit or point.hash, time=time)
+        if there is None or right.row(self._line, b"") != there:
+            await self._replace(there, right.row(self._line, b""), "a stub was altered, or another row in its place")
+        self._stubs[place] = right
+        self._time = time
+
+    async def _step(
+        self,
+        place: Where,
+        row: Row | None,
+        there: Row | None,
+        before: Held | None,
+        depth: int,
+        *,
+        follows: bool,
+        chain: Chain,
+    ) -> tuple[Held | None, bool]:
+        """The state at a step, and whether the step stays. A lost one may leave its folded state to the next."""
+        step = None if row is None else open_row(self._line, row, self._ground.max_bytes)
+        own = await self._own_fold(place)
+        if row is None or step is None:
+            await self._lose(
+                place, there, chain.lost.get(place[1]), depth, "it is damaged or missing, and no source has it"
+            )
+            return own, False
+        point = Point.of(row)
+        held = await self._state(place, point, step, before, own, follows=follows)
+        if held is None:
+            why = "what its state is made of is lost, and no source has it"
+            await self._lose(place, there, point.hash, depth, why)
+            return None, False
+        if await self._lacks_value(held):
+            # What comes after may have another value in its place.
+            await self._lose(place, there, point.hash, depth, "a large value in it is lost, and no source has it")
+            self._folds.pop(place, None)
+            return held, False
+        right = self._right(point, step, len(held.tail), depth)
+        if there is None or there != right.row(self._line, row.body):
+            await self._replace(there, right.row(self._line, row.body), self._why(place))
+        self._kept[place[0]] = place[1] + 1
+        self._time = right.time
+        return held, True
+
+    async def _lacks_value(self, held: Held) -> bool:
+        """Whether a state has a large value in it that is not there."""
+        lost = self._check.marks.objects
+        if not lost:
+            return False
+        packed = await self._states.whole(self._line, held)
+        return any(parse_pointer(pointer).digest in lost for pointer in pointers_in(packed))
+
+    def _right(self, point: Point, step: Step, tail: int, depth: int) -> Point:
+        """What the row of a step should say."""
+        header = step.header
+        right = point._replace(id=header.id, time=header.time, kind=header.kind, tail=tail, depth=depth)
+        wrong = {each.column for each in self._check.found.findings if each.place == point[:2]}
+        if "metadata" in wrong:
+            value = self._ground.codec.unpack(header.metadata)
+            right = right._replace(metadata=readable(self._ground.codec, value) if isinstance(value, dict) else "")
+        return right._replace(revision=self._revisions.get(point[:2], right.revision))
+
+    def _why(self, place: Where) -> str:
+        found = [each.code.value for each in self._check.found.findings if each.place == place]
+        return ", ".join(dict.fromkeys(found)) or "it reaches back to another folded state now"
+
+    async def _own_fold(self, place: Where) -> Held | None:
+        """The folded state at a place, if that is whole."""
+        if place not in self._check.folded or place in self._check.marks.folds:
+            return None
+        (folds,) = await self._backend.read([Get(FOLDS, [(*self._line, *place)])])
+        if not folds:
+            return None
+        root = open_fold(self._line, folds[0], self._check.folded[place])
+        return Held(root, int(folds[0].columns[0]))
+
+    async def _state(
+        self, place: Where, point: Point, step: Step, before: Held | None, own: Held | None, *, follows: bool
+    ) -> Held | None:
+        """The state at a step: its own folded one; that before it and its changes; or from a source."""
+        if own is not None and self._check.folded[place] == point.hash:
+            self._folds[place] = None
+            return own
+        if before is not None:
+            held = Held(before.root, before.form, (*before.tail, (Origin(*place), step.edit)))
+            if follows and point.tail and len(held.tail) < self._ground.fold_every:
+                return held
+            try:
+                ws, root = await self._states.fold(self._line, held)
+                return await self._fold(place, point, root, ws.created, ws.objects)
+            except (Corrupt, HoldfastError):
+                pass  # a source may have the whole state
+        found = await first_of(self._sources, lambda source: source.tree(self._line, place, point.hash))
+        if found is None:
+            return None
+        (tree, large), source = found
+        self._note(source)
+        return await self._fold(place, point, tree.root, tree.nodes, large)
+
+    async def _fold(
+        self, place: Where, point: Point, root: MapRoot, nodes: Mapping[bytes, bytes], large: Mapping[bytes, bytes]
+    ) -> Held:
+        """Store a folded state."""
+        form = self._info.form
+        wanted = [(NODES, node_row(self._line, form, id, data)) for id, data in nodes.items()]
+        wanted += [(OBJECTS, row) for at, value in large.items() for row in object_rows(self._line, at, value)]
+        await self._store(wanted)
+        self._folds[place] = fold_row(self._line, place, point.hash, form, root)
+        self.mended.remade += 1
+        return Held(root, form)
+
+    # What becomes of rows -------------------------------------------------------------------------------------
+
+    async def _replace(self, there: Row | None, row: Row, reason: str) -> None:
+        if there is not None:
+            self._changes.append(await self._keeper.keep(STEPS, there, reason))
+        self._changes.append(Put(STEPS, row))
+
+    async def _lose(self, place: Where, there: Row | None, commit: bytes | None, depth: int, reason: str) -> None:
+        """A step goes. Whether it leaves a stub is decided when it is known what stays behind it."""
+        known = None if there is None else Point.of(there)
+        id = "" if known is None else known.id
+        self.mended.lost.append(Lost(self._line.name, id, *place, reason))
+        if there is not None:
+            self._changes.append(await self._keeper.keep(STEPS, there, reason))
+        self._stubs[place] = Point(*place, "", 0, depth, commit or bytes(32), self._time, "pruned", "", 0, 0)
+
+    def _settle(self, branches: Mapping[int, Branch]) -> None:
+        """How many places of each branch are still needed."""
+        self._lengths = {number: self._kept.get(number, 0) for number in self._chains.chains}
+        for number in sorted(branches, reverse=True):
+            branch, chain = branches[number], self._chains.chains[number]
+            if self._lengths[number] or not chain.length:
+                base = branch.base_branch
+                self._lengths[base] = max(self._lengths.get(base, 0), branch.base_length)
+
+    async def _write_steps(self) -> None:
+        lost = {(each.branch, each.step) for each in self.mended.lost}
+        self._pruned = 0
+        for place, stub in self._stubs.items():
+            if place[1] >= self._lengths[place[0]]:
+                self._changes = [each for each in self._changes if not _writes(each, (*self._line, *place))]
+                self._changes.append(Delete(STEPS, (*self._line, *place)))
+                continue
+            self._pruned += 1
+            if place in lost:
+                self._changes.append(Put(STEPS, stub.row(self._line, b"")))
+
+    async def _write_branches(self, branches: Mapping[int, Branch]) -> None:
+        holes: list[Hole] = []
+        there = {int(row.key[2]): row async for row in sturdy_rows(self._backend, BRANCHES, tuple(self._line), holes)}
+        for number, branch in branches.items():
+            chain = self._chains.chains[number]
+            gone = bool(chain.length) and not self._lengths[number]
+            row = branch.row(self._line)
+            if there.get(number) == row and not gone:
+                continue
+            if number in there:
+                self._changes.append(
+                    await self._keeper.keep(BRANCHES, there[number], "it starts elsewhere, or is lost")
+                )
+            self._changes.append(Delete(BRANCHES, row.key) if gone else Put(BRANCHES, row))
+
+    async def _write_folds(self) -> None:
+        holes: list[Hole] = []
+        kept = {place for place, row in self._folds.items() if row is None}
+        async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes):
+            place = (int(row.key[2]), int(row.key[3]))
+            new = self._folds.get(place)
+            if place in kept or (new is not None and new == row):
+                continue
+            self._changes.append(await self._keeper.keep(FOLDS, row, "it is damaged, or belongs to a lost checkpoint"))
+            if new is None:
+                self._changes.append(Delete(FOLDS, row.key))
+        self._changes += (Put(FOLDS, row) for row in self._folds.values() if row is not None)
+
+    async def _write_others(self, check: Check) -> None:
+        """Pending writes and names that are damaged; and those that were lost, where nobody can say which."""
+        for finding in check.found.findings:
+            if finding.code is Code.DAMAGED_WRITE:
+                await self._from_source(WRITES, finding)
+            elif finding.code is Code.DANGLING_REF:
+                await self._from_source(REFS, finding)
+            elif finding.code in (Code.DAMAGED_NODE, Code.DAMAGED_OBJECT) and not finding.affected_count:
+                await self._drop(NODES if finding.code is Code.DAMAGED_NODE else OBJECTS, finding)
+        if self._whole:
+            for source in self._sources:
+                for row in await source.writes(self._line):
+                    self._changes.append(Ensure(WRITES, row))
+                for row in await source.refs(self._line):
+                    if is_about_step(row):
+                        self._changes.append(Ensure(REFS, row))
+
+    async def _drop(self, space: Space, finding: Finding) -> None:
+        """Nothing needs it."""
+        (there,) = await self._backend.read([Scan(space, finding.key)])
+        for row in there:
+            self._changes.append(await self._keeper.keep(space, row, finding.what))
+        self._changes.append(Delete(space, finding.key))
+
+    async def _from_source(self, space: Space, finding: Finding) -> None:
+        (there,) = await self._backend.read([Get(space, [finding.key])])
+        found = await first_of(self._sources, lambda source: source.row(space, finding.key))
+        if space is REFS and await self._is_restored(finding.checkpoint):
+            return
+        for row in there:
+            self._changes.append(await self._keeper.keep(space, row, finding.what))
+        if found is not None and found[0] not in there:
+            self._note(found[1])
+            self._changes.append(Put(space, found[0]))
+        else:
+            self._changes.append(Delete(space, finding.key))
+
+    async def _is_restored(self, id: str) -> bool:
+        """Whether a checkpoint that was missing comes back."""
+        return any(
+            isinstance(each, Put) and each.space is STEPS and each.row.columns[0] == id for each in self._changes
+        )
+
+    async def _switch(self, before: Sequence[Row], info: Info) -> bool:
+        """Change the line, if nobody else did meanwhile."""
+        fresh = info._replace(version=info.version + 1, pruned=self._pruned)
+        nothing_else = not self._changes and before and info == info._replace(pruned=self._pruned)
+        if nothing_else:
+            self._count()
+            return True
+        ends = [
+            Expect(STEPS, (*self._line, number, chain.length), None) for number, chain in self._chains.chains.items()
+        ]
+        conditions = [self._lease.condition(), Expect(LINES, tuple(self._line), before[0].columns if before else None)]
+        batch = [*conditions, *ends, *self._changes, Put(LINES, info_row(self._line, fresh))]
+        if await self._backend.apply(batch) is not None:
+            if not await self._lease.is_held():
+                raise Conflict("another took over this repair", where=f"thread {self._line}", hint="Wait for it to end")
+            return False
+        self.changed = True
+        self._count()
+        return True
+
+    def _count(self) -> None:
+        self.mended.quarantined = self._keeper.count
+        self.mended.restored += self._chains.restored
+        self.mended.sources += [url for url in sorted(self._chains.used) if url not in self.mended.sources]
+
+
+def _writes(change: Change, key: tuple[object, ...]) -> bool:
+    return isinstance(change, Put) and change.space is STEPS and change.row.key == key

@@ -1,0 +1,305 @@
+"""Orphans: rows that belong to nothing any more.
+
+They are left when a process dies: between the new form of a thread and the sweep of the old one, in the middle of a
+copy, after its pending writes and before the checkpoint. Some of it looks just like what somebody is about to complete,
+and has no time of its own. Pending writes go when the thread has gone on without them for a while; rows of a thread
+that is not there are noted when they are first seen, and go if later they are still the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.spaces import (
+    BRANCHES,
+    FOLDS,
+    LINES,
+    NODES,
+    OBJECTS,
+    READABLE,
+    REFS,
+    STEPS,
+    WORDS,
+    WRITES,
+    Key,
+    Space,
+)
+from holdfast.engine.core import Engine
+from holdfast.engine.leases import Lease
+from holdfast.engine.protected import LEASE, is_about_step, unheld
+from holdfast.engine.records import Branch, Info, Line, Point, info_of, open_node, open_step
+from holdfast.engine.weights import Balance, balance, rows_below
+from holdfast.errors import Conflict, Corrupt, Denied
+from holdfast.history.times import parse_age
+from holdfast.model.large import pointers
+from holdfast.model.nodes import Leaf, Segment, Slot, decode_node
+from holdfast.model.objects import is_pointer, parse_pointer
+
+Tell: TypeAlias = Callable[[int, int | None, str], None]
+"""Is told how many threads were looked at, of how many, and which was the last."""
+
+SEEN = "orphan"
+"""The kind of the reference that notes rows of no thread, and when they were first seen."""
+
+_OF_LINES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, *READABLE)
+"""Where a thread has rows besides its own. What is in quarantine is evidence, and stays."""
+
+_ATTEMPTS = 10
+"""How often a thread is looked at again because somebody wrote to it meanwhile."""
+
+NO_THREAD, OLD_FORM, NO_STEP, UNUSED = "no thread", "old form", "no checkpoint", "unused value"
+
+
+class Orphan(NamedTuple):
+    """Rows that belong to nothing. `what` they lack: their thread, a form that is read, their checkpoint, or anything
+    that points to them. `waits`, where they stay for now, since somebody may be about to complete them."""
+
+    thread: str
+    what: str
+    rows: int
+    bytes: int
+    waits: bool = False
+
+
+@dataclass
+class Orphans:
+    """What was found. `rows` and `bytes` are those that went, or would go. `problems` says of threads that could not be
+    looked at why."""
+
+    dry_run: bool
+    found: list[Orphan] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def add(self, orphan: Orphan) -> None:
+        """Count some in."""
+        if orphan.rows:
+            self.found.append(orphan)
+            if not orphan.waits:
+                self.rows += orphan.rows
+                self.bytes += orphan.bytes
+
+
+async def sweep(
+    engine: Engine, tenant: str, *, grace: str = "1d", dry_run: bool = False, progress: Tell | None = None
+) -> Orphans:
+    """Remove the orphans of a tenant. What somebody may yet complete goes when it has been there for `grace`."""
+    age = parse_age(grace).total_seconds()
+    return await _Sweep(engine, tenant, int(age * 1e9), dry_run).run(progress)
+
+
+class _Changed(Exception):
+    """The thread was written to while it was looked at."""
+
+
+class _Sweep:
+    def __init__(self, engine: Engine, tenant: str, grace: int, dry_run: bool) -> None:
+        self._engine = engine
+        self._backend = engine.ground.backend
+        self._tenant = tenant
+        self._grace = grace
+        self._dry_run = dry_run
+        self._now = engine.ground.clock()
+        self._report = Orphans(dry_run)
+
+    async def run(self, progress: Tell | None) -> Orphans:
+        strays = await self._strays()
+        lines = await self._engine.lines.names(self._tenant)
+        total = len(lines) + len(strays)
+        for done, line in enumerate([*lines, *strays], 1):
+            for _ in range(_ATTEMPTS):
+                try:
+                    await (self._stray(line) if line in strays else self._line(line))
+                    break
+                except _Changed:
+                    continue
+                except Corrupt as error:
+                    self._report.problems[line.name] = str(error)
+                    break
+            else:
+                self._report.problems[line.name] = "the thread kept changing while it was looked at"
+            if progress is not None:
+                progress(done, total, line.name)
+        if self._report.rows and not self._dry_run:
+            await self._backend.tidy()
+        return self._report
+
+    # Rows of threads that are not there -----------------------------------------------------------------------
+
+    async def _strays(self) -> set[Line]:
+        """The lines that have rows and are not there."""
+        names: set[str] = set()
+        for space in _OF_LINES:
+            async for name in self._names(space):
+                names.add(name)
+        strays: set[Line] = set()
+        wanted = sorted(names - {""})  # settings and jobs belong to no line
+        for start in range(0, len(wanted), 256):
+            page = [(self._tenant, name) for name in wanted[start : start + 256]]
+            (rows,) = await self._backend.read([Get(LINES, page)])
+            strays.update(Line(*key) for key in set(page) - {row.key for row in rows})
+        return strays
+
+    async def _names(self, space: Space) -> AsyncIterator[str]:
+        """The names of the lines that have rows in a space, without going through all of them."""
+        start: Key = ()
+        while True:
+            (rows,) = await self._backend.read([Scan(space, (self._tenant,), start=start, limit=1, bodies=False)])
+            if not rows:
+                return
+            yield str(rows[0].key[1])
+            start = (str(rows[0].key[1]) + "\0",)
+
+    async def _stray(self, line: Line) -> None:
+        (refs,) = await self._backend.read([Scan(REFS, tuple(line))])
+        if any(self._lives(row) for row in refs):
+            return  # a copy is under way
+        gone: list[Change] = [Delete(space, tuple(line)) for space in _OF_LINES]
+        digest, marks = await self._digest(line), [row for row in refs if row.key[2] == SEEN]
+        freed = await balance(self._backend, gone)
+        # The note itself is no orphan.
+        freed = Balance(freed.rows - len(marks), freed.bytes - (await balance(self._backend, _deletes(marks))).bytes)
+        seen = next((int(row.columns[1]) for row in marks if row.key[3] == digest), self._now)
+        waits = self._now - seen < self._grace
+        absent = Expect(LINES, tuple(line), None)
+        if not self._dry_run:
+            if waits and not any(row.key[3] == digest for row in marks):
+                note = Row((*line, SEEN, digest, ""), ("", self._now))
+                await self._apply([absent, *_deletes(marks), Put(REFS, note)])
+            elif not waits:
+                await self._apply([absent, *(Expect(REFS, row.key, row.columns) for row in marks), *gone])
+        self._report.add(Orphan(line.name, NO_THREAD, freed.rows, freed.bytes, waits))
+
+    async def _digest(self, line: Line) -> str:
+        """Tells whether the rows of a line are still the same."""
+        digest = hashlib.sha256()
+        for space in _OF_LINES:
+            async for row in rows_below(self._backend, space, tuple(line), bodies=False):
+                if space is not REFS or row.key[2] != SEEN:
+                    digest.update(repr((space.name, row.key, row.columns)).encode(errors="surrogatepass"))
+        return digest.hexdigest()[:32]
+
+    def _lives(self, ref: Row) -> bool:
+        """Whether a reference is a lease that somebody may still have."""
+        return ref.key[2] == LEASE and self._now - int(ref.columns[1]) < max(self._grace, 60 * 10**9)
+
+    # Rows of threads that are there ---------------------------------------------------------------------------
+
+    async def _line(self, line: Line) -> None:
+        lines, branches, refs = await self._backend.read(
+            [Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line)), Scan(REFS, tuple(line))]
+        )
+        if not lines:
+            return  # it was deleted meanwhile
+        try:
+            await unheld(self._backend, [line])
+        except Denied:
+            return  # nothing of it goes
+        info = info_of(lines[0])
+        points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+        gone = {
+            NO_STEP: await self._without_step(line, info, points, refs),
+            UNUSED: await self._unused(line, info),
+        }
+        await self._remove(line, self._unchanged(line, info, map(Branch.of, branches), points), gone)
+        await self._forms(line, info, refs)
+
+    async def _without_step(self, line: Line, info: Info, points: Sequence[Point], refs: Sequence[Row]) -> list[Change]:
+        """Names, tags, pins, pending writes, folded states and words of checkpoints that are not there."""
+        there = {point.id for point in points if not point.pruned}
+        places = {point[:2] for point in points if not point.pruned}
+        gone = _deletes(row for row in refs if is_about_step(row) and row.columns[0] not in there)
+        gone += _deletes(row for row in refs if row.key[2] == SEEN)
+        old = max((point.id for point in points if self._now - point.time >= self._grace), default="")
+        idle = self._now - max((point.time for point in points), default=info.created) >= self._grace
+        steps = [str(row.key[2]) async for row in rows_below(self._backend, WRITES, tuple(line), bodies=False)]
+        # Writes may come before their checkpoint: long before it, never.
+        late = [id for id in dict.fromkeys(steps) if id not in there and (id < old or idle)]
+        gone += (Delete(WRITES, (*line, id)) for id in late)
+        for space in (FOLDS, WORDS):
+            async for row in rows_below(self._backend, space, tuple(line), bodies=False):
+                if row.key[2:] not in places:
+                    gone.append(Delete(space, row.key))
+        return gone
+
+    async def _unused(self, line: Line, info: Info) -> list[Change]:
+        """Large values that no checkpoint and no node points to."""
+        digests = {row.key[2] async for row in rows_below(self._backend, OBJECTS, tuple(line), bodies=False)}
+        if digests:
+            async for row in rows_below(self._backend, STEPS, tuple(line)):
+                if row.body:
+                    edit = open_step(line, row, self._engine.ground.max_bytes).edit
+                    digests.difference_update(parse_pointer(pointer).digest for pointer in pointers(edit))
+            async for row in rows_below(self._backend, NODES, (*line, info.form)):
+                node = decode_node(*open_node(line, row))
+                digests.difference_update(parse_pointer(value).digest for value in _values(node) if is_pointer(value))
+        return [Delete(OBJECTS, (*line, digest)) for digest in sorted(digests, key=repr)]
+
+    def _unchanged(self, line: Line, info: Info, branches: Iterable[Branch], points: Sequence[Point]) -> list[Change]:
+        """The conditions that a line is as it was, and nothing was appended."""
+        numbers = [0, *(branch.branch for branch in branches)]
+        lengths = dict.fromkeys(numbers, 0) | {point.branch: point.seq + 1 for point in points}
+        return [
+            self._engine.lines.unchanged(line, info),
+            Expect(BRANCHES, (*line, numbers[-1] + 1), None),
+            *(Expect(STEPS, (*line, number, length), None) for number, length in lengths.items()),
+        ]
+
+    async def _remove(self, line: Line, conditions: Sequence[Change], gone: dict[str, list[Change]]) -> None:
+        found = {what: await balance(self._backend, changes) for what, changes in gone.items()}
+        changes = [change for each in gone.values() for change in each]
+        if changes and not self._dry_run:
+            await self._apply([*conditions, *changes])
+        for what, freed in found.items():
+            self._report.add(Orphan(line.name, what, *freed))
+
+    async def _forms(self, line: Line, info: Info, refs: Sequence[Row]) -> None:
+        """Nodes of forms that nobody reads. Whoever rewrites the line is making one."""
+        forms: list[int] = []
+        start: Key = ()
+        while True:
+            (rows,) = await self._backend.read([Scan(NODES, tuple(line), start=start, limit=1, bodies=False)])
+            if not rows:
+                break
+            forms.append(int(rows[0].key[2]))
+            start = (forms[-1] + 1,)
+        gone: list[Change] = [Delete(NODES, (*line, form)) for form in forms if form != info.form]
+        if not gone:
+            return
+        if self._dry_run:
+            if not any(self._lives(row) for row in refs):
+                await self._remove(line, (), {OLD_FORM: gone})
+            return
+        lease = Lease(self._engine.ground, line, "rewrite")
+        try:
+            await lease.take()
+        except Conflict:
+            return  # that rewrite will see to it
+        try:
+            conditions = [lease.condition(), self._engine.lines.unchanged(line, info)]
+            await self._remove(line, conditions, {OLD_FORM: gone})
+        finally:
+            await lease.give_back()
+
+    async def _apply(self, changes: Sequence[Change]) -> None:
+        if await self._backend.apply(changes) is not None:
+            raise _Changed
+
+
+def _deletes(rows: Iterable[Row]) -> list[Change]:
+    return [Delete(REFS, row.key) for row in rows]
+
+
+def _values(node: object) -> Iterable[bytes]:
+    """The values that a node has itself."""
+    slots: Iterable[Slot] = ()
+    if isinstance(node, Segment):
+        slots = node.values
+    elif isinstance(node, Leaf):
+        slots = (entry.slot for entry in node.entries)
+    return (slot for slot in slots if isinstance(slot, bytes))

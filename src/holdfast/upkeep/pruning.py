@@ -1,0 +1,392 @@
+"""Pruning threads by a policy: one pass over many of them, each rewritten by itself.
+
+Writers go on meanwhile. A pass that is interrupted leaves each thread as it was or as it should be; begun again, it has
+less to do. What a dry run says is worked out by the code that does it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
+
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import LINES, REFS, STEPS
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.core import Engine
+from holdfast.engine.layout import Place
+from holdfast.engine.lines import MAIN, NAME, TAG
+from holdfast.engine.namespaces import below, root_of
+from holdfast.engine.protected import PIN
+from holdfast.engine.records import Branch, Line, Point, check_name
+from holdfast.engine.rewrite import Choice, Choose, Outcome
+from holdfast.engine.weights import Balance, rows_below
+from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
+from holdfast.history.query import Query, parse
+from holdfast.history.search import Search
+from holdfast.upkeep.retention import Candidate, Retention, Verdict
+
+Tell: TypeAlias = Callable[[int, int | None, str], None]
+"""Is told how many threads are done, of how many, and which was the last."""
+
+_PAGE = 500
+"""How many names of threads are read at a time."""
+
+
+class Pruning(NamedTuple):
+    """What becomes of a checkpoint: whether it is kept, and why."""
+
+    id: str
+    time: datetime
+    kept: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedThread:
+    """What was done to a thread, or would be: how many checkpoints are kept and how many go, and what that gives back,
+    less what is written for it. `checkpoints` has each of them, the latest first.
+
+    With a `problem`, nothing was done; `code` is that of the error.
+    """
+
+    thread: str
+    kept: int = 0
+    dropped: int = 0
+    rows: int = 0
+    bytes: int = 0
+    checkpoints: tuple[Pruning, ...] = ()
+    problem: str = ""
+    code: str = ""
+
+
+Each: TypeAlias = Callable[[PrunedThread], None]
+"""Is told of each thread when it is done with."""
+
+
+@dataclass
+class Pruned:
+    """What a pass did, or would do. `threads` are those that it looked at.
+
+    `rows` and `bytes` are given back by the store's rows, all in all; how much its files or tables shrink by is the
+    store's matter. `left` is how many bytes the threads take then, where they are to keep to a size, and `over` by how
+    much that is too many, since what is left must stay.
+    """
+
+    dry_run: bool
+    threads: list[PrunedThread] = field(default_factory=list)
+    kept: int = 0
+    dropped: int = 0
+    rows: int = 0
+    bytes: int = 0
+    left: int | None = None
+    over: int = 0
+
+    @property
+    def problems(self) -> list[PrunedThread]:
+        """The threads that nothing was done to, for a reason."""
+        return [each for each in self.threads if each.problem]
+
+    def add(self, thread: PrunedThread) -> None:
+        """Count a thread in."""
+        self.threads.append(thread)
+        self.kept += thread.kept
+        self.dropped += thread.dropped
+        self.rows += thread.rows
+        self.bytes += thread.bytes
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which threads are meant: some by name, or those that start with a prefix, or match a query; else all.
+
+    A thread's namespaces are meant with it.
+    """
+
+    names: Sequence[str] | None = None
+    prefix: str = ""
+    where: str | None = None
+
+    @classmethod
+    def of(cls, threads: str | Iterable[str] | None, prefix: str, where: str | None) -> Selection:
+        """What a caller gave."""
+        names = None
+        if threads is not None:
+            given = [threads] if isinstance(threads, str) else list(threads)
+            names = [check_name(name, "name of a thread") for name in given]
+            if prefix or where is not None:
+                raise Invalid("threads are given by name, or by a prefix or a query", hint="Leave out one of them")
+        return cls(names, check_name(prefix, "start of a name"), where)
+
+    @property
+    def single(self) -> bool:
+        """Whether one thread is meant by its name."""
+        return self.names is not None and len(self.names) == 1
+
+
+async def prune(
+    engine: Engine,
+    tenant: str,
+    policy: Retention,
+    selection: Selection = Selection(),  # noqa: B008 - immutable
+    *,
+    dry_run: bool = False,
+    progress: Tell | None = None,
+    each: Each | None = None,
+) -> Pruned:
+    """Prune threads by a policy. A thread that another is rewriting, or that is held, is left and reported.
+
+    Given `each`, it is told of every thread with its checkpoints, and the report has figures only: for stores that have
+    too many checkpoints to hold all of them in memory.
+    """
+    return await _Pass(engine, tenant, policy, selection, dry_run=dry_run).run(progress, each)
+
+
+class _Pass:
+    def __init__(self, engine: Engine, tenant: str, policy: Retention, selection: Selection, *, dry_run: bool) -> None:
+        self._engine = engine
+        self._backend = engine.ground.backend
+        self._tenant = tenant
+        self._policy = policy
+        self._selection = selection
+        self._dry_run = dry_run
+        self._now = engine.ground.clock()
+        moment = to_datetime(self._now)
+        self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
+        self._where = None if selection.where is None else parse(selection.where, moment)
+
+    async def run(self, progress: Tell | None, each: Each | None) -> Pruned:
+        report = Pruned(self._dry_run)
+        total = await self._count()
+        cutoff = 0
+        if self._policy.max_bytes is not None:
+            cutoff, report.left = await self._fit(self._all, self._policy.max_bytes)
+            report.over = max(0, report.left - self._policy.max_bytes)
+        done = 0
+        async for family in self._families():
+            limit = cutoff
+            if self._policy.max_thread_bytes is not None:
+                own, left = await self._fit(lambda lines=family: _listed(lines), self._policy.max_thread_bytes)  # type: ignore[misc]
+                limit = max(cutoff, own)
+                report.over += max(0, left - self._policy.max_thread_bytes)
+            for line in family:
+                pruned = await self._prune(line, limit)
+                if each is not None:
+                    each(pruned)
+                    pruned = PrunedThread(
+                        pruned.thread, pruned.kept, pruned.dropped, pruned.rows, pruned.bytes, (), *_problem(pruned)
+                    )
+                report.add(pruned)
+                done += 1
+                if progress is not None:
+                    progress(done, max(done, total), line.name)
+        if report.dropped and not self._dry_run:
+            await self._backend.tidy()
+        return report
+
+    # Which threads --------------------------------------------------------------------------------------------
+
+    async def _families(self) -> AsyncIterator[list[Line]]:
+        """The threads that are meant, each with its namespaces."""
+        lines = self._engine.lines
+        if self._selection.names is not None:
+            for name in dict.fromkeys(self._selection.names):
+                line = Line(self._tenant, name)
+                await lines.info(line)  # says so if there is none
+                others = await lines.names(self._tenant, below(line)) if root_of(line) == line else []
+                yield [line, *(other for other in others if other != line and root_of(other) == line)]
+            return
+        family: list[Line] = []
+        async for line in self._all():
+            if family and root_of(line) != root_of(family[0]):
+                yield family
+                family = []
+            family.append(line)
+        if family:
+            yield family
+
+    async def _all(self) -> AsyncIterator[Line]:
+        """The lines that are meant, by name."""
+        if self._selection.names is not None:
+            async for family in self._families():
+                for line in family:
+                    yield line
+            return
+        after, prefix = "", self._selection.prefix
+        while True:
+            start = max(prefix, after + "\0" if after else "")
+            (rows,) = await self._backend.read([Scan(LINES, (self._tenant,), start=(start,), limit=_PAGE)])
+            page = [Line(self._tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix)]
+            for line in page:
+                if self._where is None or await self._is_meant(line, self._where):
+                    yield line
+            if len(page) < _PAGE:
+                return
+            after = page[-1].name
+
+    async def _is_meant(self, line: Line, where: Query) -> bool:
+        try:
+            return await Search(self._engine, self._tenant, where).has(await self._engine.lines.summary(line))
+        except NotFound:
+            return False  # it was deleted meanwhile
+
+    async def _count(self) -> int:
+        return sum([1 async for _ in self._all()])
+
+    # One thread -----------------------------------------------------------------------------------------------
+
+    async def _prune(self, line: Line, cutoff: int) -> PrunedThread:
+        verdicts: list[Verdict] = []
+        try:
+            # Most threads have nothing to prune, most of the time: that is seen without a lease.
+            found, clean = await self._verdicts(line, cutoff)
+            if clean:
+                outcome, verdicts = Outcome(Balance(), 0), found
+            else:
+                choose = self._choose(line, cutoff, verdicts)
+                rewriter = self._engine.rewriter
+                outcome = await (rewriter.rehearse if self._dry_run else rewriter.prune)(line, choose)
+        except NotFound:
+            if self._selection.single:
+                raise
+            return PrunedThread(line.name)  # it was deleted meanwhile
+        except (Conflict, Denied, Corrupt) as error:
+            if self._selection.single:
+                raise
+            return PrunedThread(line.name, problem=str(error), code=error.code)
+        checkpoints = tuple(Pruning(each.id, to_datetime(each.time), each.kept, each.reasons) for each in verdicts)
+        kept = sum(each.kept for each in checkpoints)
+        freed = outcome.freed
+        return PrunedThread(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
+
+    def _choose(self, line: Line, cutoff: int, verdicts: list[Verdict]) -> Choose:
+        """Chooses what the policy does not keep; `verdicts` are then those that were found last."""
+
+        async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
+            verdicts[:] = await self._judge(line, points, branches, cutoff)
+            kept = {each.id for each in verdicts if each.kept}
+            last = _last_revisions(points)
+            places = {point[:2] for point in points if not point.pruned}
+            return Choice(frozenset(places - {last[id][:2] for id in kept}))
+
+        return choose
+
+    async def _verdicts(self, line: Line, cutoff: int) -> tuple[list[Verdict], bool]:
+        """What the policy says as of now, and whether nothing is to go."""
+        points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
+        verdicts = await self._judge(line, points, await self._engine.lines.branches(line), cutoff)
+        there = sum(not point.pruned for point in points)
+        return verdicts, all(each.kept for each in verdicts) and len(verdicts) == there
+
+    async def _judge(
+        self, line: Line, points: Sequence[Point], branches: Sequence[Branch], cutoff: int
+    ) -> list[Verdict]:
+        """What the policy says of each checkpoint, the latest first."""
+        (refs,) = await self._backend.read([Scan(REFS, tuple(line))])
+        named: dict[tuple[str, str], list[str]] = {}
+        for row in refs:
+            named.setdefault((str(row.key[2]), str(row.columns[0])), []).append(str(row.key[3]))
+        matching: set[str] = set()
+        if self._keep_where is not None:
+            matching = await self._matching(line, self._keep_where)
+        heads = _heads(points, branches)
+        last = _last_revisions(points)
+        candidates = (
+            Candidate(
+                point.time,
+                point.id,
+                tuple(named.get((NAME, point.id), ())),
+                tuple(named.get((TAG, point.id), ())),
+                tuple(named.get((PIN, point.id), ())),
+                tuple(heads.get(point[:2], ())),
+                point.id in matching,
+            )
+            for point in sorted(last.values(), key=lambda point: point.id, reverse=True)
+        )
+        return [verdict.before(cutoff) for verdict in self._policy.decide(candidates, self._now)]
+
+    async def _matching(self, line: Line, where: Query) -> set[str]:
+        """The ids of a thread's checkpoints that match a query."""
+        search, found, before = Search(self._engine, self._tenant, where), set[str](), ""
+        while True:
+            subjects, before = await search.some_of(line, before)
+            found.update(subject.point.id for subject in subjects if subject.point is not None)
+            if search.unreadable:
+                raise Corrupt(
+                    "a checkpoint cannot be read, so that nobody can tell whether the query keeps it",
+                    where=f"thread {line}",
+                    hint="Verify the thread, and repair it from a mirror or a backup",
+                )
+            if not before:
+                return found
+
+    # A size to keep to ----------------------------------------------------------------------------------------
+
+    async def _fit(self, lines: Callable[[], AsyncIterator[Line]], most: int) -> tuple[int, int]:
+        """The time before which those that may go must, so that lines take no more bytes than that; and how many they
+        then take."""
+        times = array("q")
+        async for line in lines():
+            verdicts, _ = await self._verdicts(line, 0)
+            times.extend(each.time for each in verdicts if each.kept and not each.stays)
+        cutoffs = [0, *(time + 1 for time in sorted(set(times)))]
+        sizes: dict[int, int] = {}
+
+        async def fits(at: int) -> bool:
+            sizes[at] = sum([await self._size(line, cutoffs[at]) async for line in lines()])
+            return sizes[at] <= most
+
+        low, high = 0, len(cutoffs) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if await fits(middle):
+                high = middle
+            else:
+                low = middle + 1
+        if low not in sizes:
+            await fits(low)
+        return cutoffs[low], sizes[low]
+
+    async def _size(self, line: Line, cutoff: int) -> int:
+        """How many bytes a line takes without what must go."""
+        try:
+            if (await self._verdicts(line, cutoff))[1]:
+                return (await self._engine.lines.summary(line)).size
+            return (await self._engine.rewriter.rehearse(line, self._choose(line, cutoff, []))).size
+        except Denied:
+            return (await self._engine.lines.summary(line)).size
+        except NotFound:
+            return 0
+
+
+async def _listed(lines: Iterable[Line]) -> AsyncIterator[Line]:
+    for line in lines:
+        yield line
+
+
+def _problem(pruned: PrunedThread) -> tuple[str, str]:
+    return pruned.problem, pruned.code
+
+
+def _last_revisions(points: Iterable[Point]) -> dict[str, Point]:
+    """The steps there are, by id, each in its last revision."""
+    return {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
+
+
+def _heads(points: Sequence[Point], branches: Sequence[Branch]) -> dict[tuple[int, int], list[str]]:
+    """The last step of each branch that has a name; of one without steps of its own, the one it starts from."""
+    ends: dict[int, Place] = {}
+    for point in points:
+        ends[point.branch] = Place(*point[:2])
+    names = {branch.branch: branch.name for branch in branches if branch.name}
+    if MAIN.name not in names.values():
+        names[0] = MAIN.name
+    bases = {branch.branch: Place(branch.base_branch, branch.base_length - 1) for branch in branches}
+    heads: dict[tuple[int, int], list[str]] = {}
+    for number, name in names.items():
+        end = ends.get(number, bases.get(number))
+        if end is not None:
+            heads.setdefault(end, []).append(name)
+    return heads

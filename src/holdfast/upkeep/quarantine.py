@@ -1,0 +1,83 @@
+"""Quarantine: rows that were found damaged and taken out of their place, kept as they were found."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from msgspec import MsgspecError
+from msgspec.msgpack import decode, encode
+
+from holdfast.backends.port import Backend, Change, Put, Row, Scan
+from holdfast.backends.scanning import rows
+from holdfast.backends.spaces import QUARANTINE, Key, Scalar, Space
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.core import Engine
+from holdfast.engine.records import Line
+
+
+class Quarantined(NamedTuple):
+    """A row in quarantine: where it was, when and why it was taken out, and what it held.
+
+    `key` is what followed tenant and thread.
+    """
+
+    thread: str
+    number: int
+    space: str
+    time: datetime
+    reason: str
+    key: Key
+    columns: tuple[Scalar, ...]
+    body: bytes
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: bytes in hexadecimal."""
+        told = {**self._asdict(), "time": self.time.isoformat(), "body": self.body.hex()}
+        for name in ("key", "columns"):
+            told[name] = [part.hex() if isinstance(part, bytes) else part for part in told[name]]
+        return told
+
+
+class Keeper:
+    """Makes the changes that put rows of a line into quarantine."""
+
+    def __init__(self, backend: Backend, line: Line, now: int) -> None:
+        self._backend = backend
+        self._line = line
+        self._now = now
+        self._next: int | None = None
+        self.count = 0
+
+    async def keep(self, space: Space, row: Row, reason: str) -> Change:
+        """The change that keeps a row as it is."""
+        if self._next is None:
+            (last,) = await self._backend.read([Scan(QUARANTINE, tuple(self._line), reverse=True, limit=1)])
+            self._next = int(last[0].key[2]) + 1 if last else 1
+        number, self._next = self._next, self._next + 1
+        self.count += 1
+        body = encode([row.key[2:], row.columns, row.body])
+        return Put(QUARANTINE, Row((*self._line, number), (space.name, self._now, reason), body))
+
+
+async def quarantined(engine: Engine, tenant: str, threads: Sequence[str] | None = None) -> AsyncIterator[Quarantined]:
+    """What is in quarantine."""
+    prefixes: list[Key] = [(tenant,)] if threads is None else [(tenant, name) for name in threads]
+    for prefix in prefixes:
+        async for row in rows(engine.ground.backend, QUARANTINE, prefix):
+            space, time, reason = row.columns
+            try:
+                key, columns, body = decode(row.body)
+            except (MsgspecError, ValueError):
+                key, columns, body = [], [], row.body
+            yield Quarantined(
+                str(row.key[1]),
+                int(row.key[2]),
+                str(space),
+                to_datetime(int(time)),
+                str(reason),
+                tuple(key),
+                tuple(columns),
+                body,
+            )

@@ -1,0 +1,102 @@
+"""Readable rows and the index of words, compared with what the log would make of them.
+
+They are made anew beside the store, in memory, by the same code that makes them as steps are saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend, Batch, Query, Row
+from holdfast.backends.scanning import rows
+from holdfast.backends.spaces import AGENT_STATES, READABLE, WORDS, Space
+from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrap.compare import same
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.findings import Code, Finding
+from holdfast.engine.records import Line
+from holdfast.errors import Conflict, Corrupt
+
+_CACHE_BYTES = 16 << 20
+_MADE = (*READABLE, WORDS)
+
+
+class _Beside(Wrapper):
+    """A store whose rows that are made from the log are in memory, and which is not written to."""
+
+    def __init__(self, inner: Backend, memory: Memory) -> None:
+        super().__init__(inner)
+        self._memory = memory
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        made = [query.space in _MADE for query in queries]
+        theirs = iter(await self.inner.read([query for query, here in zip(queries, made, strict=True) if not here]))
+        ours = iter(await self._memory.read([query for query, here in zip(queries, made, strict=True) if here]))
+        return [next(ours) if here else next(theirs) for here in made]
+
+    async def apply(self, batch: Batch) -> int | None:
+        """Whether the line changed meanwhile does not matter: then all is looked at again."""
+        return await self._memory.apply([change for change in batch if change.space in _MADE])
+
+
+async def compare_made(engine: Engine, line: Line) -> list[Finding]:
+    """What readable rows and the index of words say that the log does not, or the other way round."""
+    backend = engine.ground.backend
+    shown, words = [await _any(backend, space, line) for space in (AGENT_STATES, WORDS)]
+    shown = shown or engine.projector.on
+    words = bool(await engine.indexer.state(line.tenant)) or words
+    if not shown and not words:
+        return []
+    memory = await Memory.open("memory://")
+    ground = replace(engine.ground, backend=_Beside(backend, memory), cache=Cache(_CACHE_BYTES), project=True)
+    beside = Engine(ground)
+    found: list[Finding] = []
+    try:
+        if shown:
+            await beside.projector.build(line)
+            wrong = [space.name for space in READABLE if not await _is_same(backend, memory, space, line)]
+            if wrong:
+                what = f"rows of {', '.join(wrong)} do not say what the log says"
+                found.append(Finding(Code.STALE_ROWS, what, *line, space=wrong[0], key=tuple(line)))
+        if words:
+            await beside.indexer.build_line(line)
+            if not await _is_same(backend, memory, WORDS, line):
+                what = "the index of words does not have what the log has"
+                found.append(Finding(Code.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line)))
+    except (Corrupt, Conflict):
+        return found  # the log itself is damaged, which is told, or changes all the time
+    finally:
+        await memory.close()
+    return found
+
+
+async def _any(backend: Backend, space: Space, line: Line) -> bool:
+    try:
+        return await anext(rows(backend, space, tuple(line), bodies=False), None) is not None
+    except Corrupt:
+        return True
+
+
+async def _is_same(backend: Backend, memory: Memory, space: Space, line: Line) -> bool:
+    try:
+        ours, theirs = rows(backend, space, tuple(line)), rows(memory, space, tuple(line))
+        while True:
+            one, other = await anext(ours, None), await anext(theirs, None)
+            if one is None or other is None:
+                return one is other
+            if not same(space, _compared(space, one), _compared(space, other)):
+                return False
+    except Corrupt:
+        return False
+
+
+def _compared(space: Space, row: Row) -> Row:
+    """A row without what is only there to tell versions of it apart, and with words in one order."""
+    if space is AGENT_STATES:
+        return row._replace(columns=row.columns[:-1])
+    if space is WORDS:
+        return row._replace(columns=(row.columns[0], *sorted(str(row.columns[1]).split())))
+    return row

@@ -1,0 +1,225 @@
+"""Which checkpoints of a thread are to stay: a policy, and what it says of each, with the reason. No I/O.
+
+As with `restic forget`, a checkpoint stays if any rule keeps it. These always stay: the latest of the thread, the last
+one of each branch that has a name, and what is pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta, tzinfo
+from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeAlias, TypedDict
+
+from holdfast.checkpoints import to_datetime
+from holdfast.errors import Invalid
+from holdfast.history.times import parse_age
+
+_Bucket: TypeAlias = Callable[[datetime], tuple[object, ...]]
+
+_THINNED: dict[str, _Bucket] = {
+    # With the distance to UTC: an hour that comes twice when the clocks are set back is two.
+    "hourly": lambda at: (at.date(), at.hour, at.utcoffset()),
+    "daily": lambda at: (at.date(),),
+    "weekly": lambda at: tuple(at.isocalendar()[:2]),
+    "monthly": lambda at: (at.year, at.month),
+    "yearly": lambda at: (at.year,),
+}
+
+_NS = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """What is to stay when threads are pruned.
+
+    - `keep_latest`: the latest checkpoint, which stays anyway; for saying that nothing else need
+    - `keep_last`: the last so many
+    - `keep_within`: those younger than an age (`"30d"`, `"1h30m"`, or a `timedelta`)
+    - `keep_hourly`, `keep_daily`, `keep_weekly`, `keep_monthly`, `keep_yearly`: of each of the last so many hours (and
+      so on) that have checkpoints, the last one. Days begin at midnight in `zone`, weeks on Monday
+    - `keep_tags`: those with a tag like one of these patterns (`"release-*"`)
+    - `keep_named`: those with a name or any tag; on, unless it is turned off
+    - `keep_where`: those that a query matches
+    - `max_thread_bytes`, `max_bytes`: what is left of each thread, and of all that is pruned together, is to take no
+      more bytes than that (as `Thread.bytes` counts them). The oldest checkpoints go first that no rule but those of
+      age and number keeps, until it fits
+
+    At least one of them, besides `keep_named`, is given. With no other rule than a size, all stay that fit.
+    """
+
+    keep_latest: bool = False
+    keep_last: int | None = None
+    keep_within: str | timedelta | None = None
+    keep_hourly: int | None = None
+    keep_daily: int | None = None
+    keep_weekly: int | None = None
+    keep_monthly: int | None = None
+    keep_yearly: int | None = None
+    keep_tags: Sequence[str] = ()
+    keep_named: bool = True
+    keep_where: str | None = None
+    max_thread_bytes: int | None = None
+    max_bytes: int | None = None
+    zone: tzinfo = UTC
+
+    def __post_init__(self) -> None:
+        for name in ("keep_last", *(f"keep_{each}" for each in _THINNED), "max_thread_bytes", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise Invalid(f"{name} is a number from 1 on, not {value!r}")
+        for name in ("keep_latest", "keep_named"):
+            if type(getattr(self, name)) is not bool:
+                raise Invalid(f"{name} is True or False, not {getattr(self, name)!r}")
+        tags: object = self.keep_tags
+        if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) and tag for tag in tags):
+            raise Invalid("keep_tags is a list of patterns", where=repr(tags)[:80], hint='Write ["release-*"]')
+        object.__setattr__(self, "keep_tags", tuple(tags))
+        if self.keep_where is not None and not isinstance(self.keep_where, str):
+            raise Invalid(f"keep_where is a query, not {type(self.keep_where).__name__}")
+        zone: object = self.zone
+        if not isinstance(zone, tzinfo):
+            raise Invalid(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
+        if self.age is not None and self.age < 0:
+            raise Invalid("keep_within is an age, and not negative", where=repr(self.keep_within))
+        if not self._is_rule() and self.max_bytes is None and self.max_thread_bytes is None:
+            raise Invalid(
+                "the policy says nothing about what is to stay",
+                hint="Give keep_last, keep_within, keep_daily or another rule; keep_latest for only the latest",
+            )
+
+    @property
+    def age(self) -> int | None:
+        """`keep_within` in nanoseconds."""
+        within = self.keep_within
+        if within is None:
+            return None
+        if isinstance(within, str):
+            within = parse_age(within)
+        if not isinstance(within, timedelta):
+            raise Invalid(f"keep_within is an age, not {type(within).__name__}", where=repr(within)[:80])
+        return within // _NS * 1000
+
+    def _is_rule(self) -> bool:
+        """Whether it says which are to stay, other than by size."""
+        passive = {"keep_named", "max_thread_bytes", "max_bytes", "zone"}
+        rules = (getattr(self, each.name) for each in fields(self) if each.name not in passive)
+        return any(rule not in (None, False, ()) for rule in rules)
+
+    def decide(self, candidates: Iterable[Candidate], now: int) -> list[Verdict]:
+        """What becomes of each checkpoint of a thread, in the order given. `now` is in nanoseconds since 1970.
+
+        The sizes are not looked at.
+        """
+        candidates = list(candidates)
+        reasons: list[list[str]] = [[] for _ in candidates]
+        latest_first = sorted(range(len(candidates)), key=lambda at: candidates[at].id, reverse=True)
+        for at in latest_first[:1]:
+            reasons[at].append("latest")
+        for each, found in zip(candidates, reasons, strict=True):
+            found += (f"last of {name}" for name in each.heads)
+            found += (f"pinned: {reason}" if reason else "pinned" for reason in each.pins)
+            if self.keep_named:
+                found += (f"name {name}" for name in each.names)
+            kept = [tag for tag in each.tags if any(fnmatchcase(tag, pattern) for pattern in self.keep_tags)]
+            found += (f"tag {tag}" for tag in (each.tags if self.keep_named else kept))
+            if each.matches:
+                found.append("matches")
+        fast = [bool(found) for found in reasons]
+        if not self._is_rule():
+            for found in reasons:
+                found.append("there is room")
+        for at in latest_first[: self.keep_last or 0]:
+            reasons[at].append("last")
+        age = self.age
+        if age is not None:
+            for each, found in zip(candidates, reasons, strict=True):
+                if each.time >= now - age:
+                    found.append("within")
+        for name, bucket in _THINNED.items():
+            for at in self._thinned(candidates, getattr(self, f"keep_{name}") or 0, bucket):
+                reasons[at].append(name)
+        return [
+            Verdict(each.id, each.time, bool(found), tuple(dict.fromkeys(found)), stays)
+            for each, found, stays in zip(candidates, reasons, fast, strict=True)
+        ]
+
+    def _thinned(self, candidates: Sequence[Candidate], count: int, bucket: _Bucket) -> list[int]:
+        """Of each of the last so many buckets that have a checkpoint, the last one."""
+        kept: dict[tuple[object, ...], int] = {}
+        if count:
+            for at in sorted(range(len(candidates)), key=lambda at: candidates[at][:2], reverse=True):
+                kept.setdefault(bucket(to_datetime(candidates[at].time).astimezone(self.zone)), at)
+                if len(kept) > count:
+                    kept.popitem()
+                    break
+        return list(kept.values())
+
+
+class Rules(TypedDict, total=False):
+    """The fields of a `Retention`, as arguments. See there."""
+
+    keep_latest: bool
+    keep_last: int | None
+    keep_within: str | timedelta | None
+    keep_hourly: int | None
+    keep_daily: int | None
+    keep_weekly: int | None
+    keep_monthly: int | None
+    keep_yearly: int | None
+    keep_tags: Sequence[str]
+    keep_named: bool
+    keep_where: str | None
+    max_thread_bytes: int | None
+    max_bytes: int | None
+    zone: tzinfo
+
+
+def policy_of(policy: Retention | None, rules: Rules) -> Retention:
+    """The policy that a caller gave, whole or rule by rule."""
+    if policy is None:
+        try:
+            return Retention(**rules)
+        except TypeError:
+            known = {each.name for each in fields(Retention)}
+            unknown = ", ".join(sorted(rules.keys() - known))
+            raise Invalid(f"a policy has no rule {unknown}", hint=f"There are {', '.join(sorted(known))}") from None
+    if not isinstance(policy, Retention):
+        raise Invalid(
+            f"the policy is a Retention, not {type(policy).__name__}", hint="Or give its rules: keep_last=100"
+        )
+    if rules:
+        raise Invalid("a policy is given whole, or rule by rule, and not both", where=", ".join(rules))
+    return policy
+
+
+class Candidate(NamedTuple):
+    """A checkpoint that may stay or go, and what is known of it."""
+
+    time: int
+    id: str
+    names: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    """The branches with names whose last one it is."""
+    matches: bool = False
+    """Whether the query matches."""
+
+
+class Verdict(NamedTuple):
+    """What becomes of a checkpoint, and why."""
+
+    id: str
+    time: int
+    kept: bool
+    reasons: tuple[str, ...]
+    stays: bool
+    """Whether it stays however little room there is."""
+
+    def before(self, cutoff: int) -> Verdict:
+        """The same where there is no room for what is older than a time."""
+        if self.stays or not self.kept or self.time >= cutoff:
+            return self
+        return self._replace(kept=False, reasons=("over the size",))

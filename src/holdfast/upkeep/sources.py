@@ -1,0 +1,159 @@
+"""Another store as a source of what a damaged one has lost.
+
+Nothing is taken on trust: a step must have the hash that is expected at its place, a node and a large value the digest
+that names it. So a source may be a mirror, a copy, or a backup from before the thread went on or was pruned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from holdfast.backends.port import Get, Row, Scan
+from holdfast.backends.scanning import rows
+from holdfast.backends.spaces import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
+from holdfast.codec.envelope import Context, unwrap
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.records import (
+    Branch,
+    Info,
+    Line,
+    Point,
+    context_of,
+    info_of,
+    is_sound,
+    open_node,
+    open_step,
+)
+from holdfast.engine.states import States, Tree
+from holdfast.errors import Corrupt, HoldfastError, NotFound
+from holdfast.model.nodes import decode_node
+from holdfast.model.objects import PIECE
+
+T = TypeVar("T")
+
+_CACHE_BYTES = 16 << 20
+
+
+class Source:
+    """A store to take rows from."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.url = engine.ground.backend.url
+        self._backend = engine.ground.backend
+        self._max_bytes = engine.ground.max_bytes
+        ground = replace(engine.ground, cache=Cache(_CACHE_BYTES))
+        self._states = States(self._backend, ground.cache, ground.max_bytes)
+        self._lines = engine.lines
+
+    async def names(self, tenant: str) -> list[str]:
+        """The threads that it has."""
+        return [line.name for line in await self._lines.names(tenant)]
+
+    async def info(self, line: Line) -> Info | None:
+        """What it says of a line."""
+        found = await self._one(LINES, tuple(line))
+        return None if found is None else info_of(found)
+
+    async def branches(self, line: Line) -> list[Branch]:
+        """The branches that it has of a line."""
+        return await _or_nothing(self._branches(line), [])
+
+    async def _branches(self, line: Line) -> list[Branch]:
+        return [Branch.of(row) async for row in rows(self._backend, BRANCHES, tuple(line))]
+
+    async def step(self, line: Line, place: tuple[int, int], commit: bytes | None) -> Row | None:
+        """The row of a step at a place, if it is sound and has a hash that is expected."""
+        row = await self._one(STEPS, (*line, *place))
+        if row is None or Point.of(row).pruned or commit not in (None, Point.of(row).hash):
+            return None
+        try:
+            open_step(line, row, self._max_bytes)
+        except HoldfastError:
+            return None
+        return row
+
+    async def stub(self, line: Line, place: tuple[int, int], commit: bytes | None) -> Row | None:
+        """The row that stands for a pruned step, if it was the one that is expected."""
+        row = await self._one(STEPS, (*line, *place))
+        return row if row is not None and Point.of(row).pruned and commit in (None, Point.of(row).hash) else None
+
+    async def tree(self, line: Line, place: tuple[int, int], commit: bytes) -> tuple[Tree, dict[bytes, bytes]] | None:
+        """The state at a step, with all nodes, and all large values by pointer; None if it is not there."""
+        row = await self.step(line, place, commit)
+        return None if row is None else await _or_nothing(self._tree(line, Point.of(row)), None)
+
+    async def _tree(self, line: Line, point: Point) -> tuple[Tree, dict[bytes, bytes]]:
+        tree = await self._states.tree(line, await self._states.load(line, point))
+        return tree, {**await self._states.large(line, tree.pointers - tree.objects.keys()), **tree.objects}
+
+    async def node(self, line: Line, id: bytes) -> bytes | None:
+        """A node, of whatever set of nodes."""
+        info = await self.info(line)
+        row = None if info is None else await self._one(NODES, (*line, info.form, id))
+        if row is None:
+            return None
+        try:
+            found, data = open_node(line, row)
+            decode_node(found, data)
+        except HoldfastError:
+            return None
+        return data
+
+    async def object(self, line: Line, digest: bytes) -> list[Row]:
+        """The pieces of a large value, if they make it up."""
+        pieces: list[Row] = await _or_nothing(self._pieces(line, digest), [])
+        whole = hashlib.sha256()
+        for row in pieces:
+            try:
+                whole.update(unwrap(row.body, Context(*line, *context_of(OBJECTS, row)), max_bytes=PIECE).content)
+            except HoldfastError:
+                return []
+        return pieces if whole.digest() == digest else []
+
+    async def _pieces(self, line: Line, digest: bytes) -> list[Row]:
+        (found,) = await self._backend.read([Scan(OBJECTS, (*line, digest))])
+        return found
+
+    async def row(self, space: Space, key: Key) -> Row | None:
+        """A row, if it is sound."""
+        row = await self._one(space, key)
+        return row if row is not None and is_sound(space, row) else None
+
+    async def refs(self, line: Line) -> list[Row]:
+        """Names, tags and all else of that kind."""
+        return await _or_nothing(self._all(REFS, line), [])
+
+    async def writes(self, line: Line) -> list[Row]:
+        """Pending writes that are sound."""
+        return [row for row in await _or_nothing(self._all(WRITES, line), []) if is_sound(WRITES, row)]
+
+    async def _all(self, space: Space, line: Line) -> list[Row]:
+        return [row async for row in rows(self._backend, space, tuple(line))]
+
+    async def _one(self, space: Space, key: Key) -> Row | None:
+        async def read() -> Row | None:
+            (found,) = await self._backend.read([Get(space, [key])])
+            return found[0] if found else None
+
+        return await _or_nothing(read(), None)
+
+
+async def _or_nothing(reading: Awaitable[T], nothing: T) -> T:
+    """What is read; a source that is damaged there has nothing to give."""
+    try:
+        return await reading
+    except (Corrupt, NotFound):
+        return nothing
+
+
+async def first_of(sources: Sequence[Source], ask: Callable[[Source], Awaitable[T | None]]) -> tuple[T, Source] | None:
+    """The first answer that a source has."""
+    for source in sources:
+        found = await ask(source)
+        if found:
+            return found, source
+    return None

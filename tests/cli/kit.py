@@ -1,0 +1,188 @@
+"""Running the command line: in this process, in one of its own, and in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from holdfast.cli.main import main
+
+SECONDS = 30.0
+"""How long a test waits for what must come: long, since the machine may be busy."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>]|\][^\x07]*\x07)")
+
+# Makes the terminal on stdin the controlling one, so that Ctrl-C gets to the program, and becomes the program.
+_IN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+class Result(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of its output."""
+        return self.out.splitlines()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of its output, with `--json`."""
+        return [json.loads(line) for line in self.lines]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """What it says is wrong, with `--json`."""
+        error: dict[str, Any] = json.loads(self.err.splitlines()[-1])["error"]
+        return error
+
+
+class _Captured(io.StringIO):
+    """Stands for stdout or stderr, where no terminal is."""
+
+
+def run(*arguments: str | Path, store: str | None = None, typed: str = "") -> Result:
+    """Run a command in this process."""
+    given = [*(["--store", store] if store is not None else []), *map(str, arguments)]
+    out, err = _Captured(), _Captured()
+    before, sys.stdin = sys.stdin, io.StringIO(typed)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(given)
+    finally:
+        sys.stdin = before
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+_compiled = tempfile.TemporaryDirectory(prefix="holdfast-cli-")
+"""Where commands that run in processes of their own keep what Python compiles, so that each starts quickly."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a command: without what the user of this machine has set, and without coverage's own."""
+    dropped = (
+        "HOLDFAST_",
+        "PYTHONDONTWRITEBYTECODE",
+        "COV_",
+        "COVERAGE_",
+        "PAGER",
+        "LESS",
+        "NO_COLOR",
+        "COLUMNS",
+        "LINES",
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return {**kept, "TERM": "xterm", "PYTHONPYCACHEPREFIX": _compiled.name, **more}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The words that run a command."""
+    return [sys.executable, "-m", "holdfast", *map(str, arguments)]
+
+
+def spawn(*arguments: str | Path, env: Mapping[str, str] | None = None, typed: str = "") -> Result:
+    """Run a command in a process of its own, with pipes."""
+    done = subprocess.run(
+        command(*arguments),
+        env=environment(**(env or {})),
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS * 2,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+class Terminal:
+    """A program in a terminal of its own. What it writes is read as it comes; keys can be sent to it."""
+
+    def __init__(
+        self, *words: str | Path, columns: int = 80, rows: int = 24, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.text = ""
+        """All that was written so far, with its escape sequences."""
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _IN_TERMINAL, *map(str, words)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(**(env or {})),
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        os.close(self._master)
+
+    @property
+    def plain(self) -> str:
+        """What was written, without escape sequences."""
+        return _ESCAPES.sub("", self.text).replace("\r\n", "\n")
+
+    def send(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._master, keys.encode())
+
+    def expect(self, wanted: str) -> None:
+        """Wait until something was written."""
+        for _ in self._reading():
+            if wanted in self.plain:
+                return
+        raise AssertionError(f"{wanted!r} did not come, but {self.text!r}")
+
+    def wait(self) -> int:
+        """Wait until the program ends. Returns its exit code; negative is a signal."""
+        for _ in self._reading():
+            pass
+        return self._process.wait(SECONDS)
+
+    def _reading(self) -> Iterator[None]:
+        """Reads until the program ends; yields after every bit, and once before."""
+        until = time.monotonic() + SECONDS
+        yield
+        while time.monotonic() < until:
+            if not select.select([self._master], [], [], 0.1)[0]:
+                continue
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # on Linux, the end
+                return
+            if not data:
+                return
+            self.text += data.decode(errors="replace")
+            yield
+        raise AssertionError(f"the program did not come to an end, and wrote {self.text!r}")
+
+
+def in_terminal(*arguments: str | Path, **settings: Any) -> Terminal:
+    """Run a command in a terminal: `with in_terminal("log", "t1") as terminal`."""
+    return Terminal(*command(*arguments), **settings)

@@ -1,0 +1,236 @@
+"""What `store.blame` and `store.history` tell; what they cost; and what is left to tell after pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.wrap.counting import Counting
+from holdfast.engine.drivers import run
+from holdfast.errors import Invalid, NotFound
+from holdfast.history.paths import parse_path, path_text
+from holdfast.store import Store
+from tests.engine.lines import store_on
+
+
+@pytest.fixture
+def store() -> Iterator[holdfast.Store]:
+    with holdfast.open("memory://") as store:
+        yield store
+
+
+def said(number: int) -> HumanMessage:
+    return HumanMessage(f"message {number} " * 20, id=f"m{number}")
+
+
+def test_who_wrote_a_message(store: holdfast.Store) -> None:
+    for number in range(5):
+        by = {"source": "loop", "author": f"agent {number}"}
+        store.put("t", {"messages": [said(each) for each in range(number + 1)]}, metadata=by, id=f"c{number}")
+    (origin,) = store.blame("t", "messages[3]")
+    writer = origin.writer
+    assert (origin.where, origin.value) == ("messages[3]", said(3))
+    assert (writer.id, writer.step, writer.branch, writer.kind, writer.by) == ("c3", 3, 0, "save", "agent 3")
+    assert (writer.metadata["source"], writer.pruned) == ("loop", False)
+    assert (writer.time, writer.hash) == (store.resolve("t", "c3").time, store.resolve("t", "c3").hash)
+    assert [each.writer.id for each in store.blame("t", "messages")] == ["c0", "c1", "c2", "c3", "c4"]
+    assert [each.where for each in store.blame("t", "messages[-2:]")] == ["messages[3]", "messages[4]"]
+    assert [each.writer.id for each in store.blame("t", "messages[1:]", start=1, limit=2)] == ["c2", "c3"]
+    assert store.blame("t", ("messages", -1))[0].writer.id == "c4"
+    assert store.blame("t", "messages[0].content", "c2")[0].value == said(0).content
+
+
+def test_who_wrote_a_key(store: holdfast.Store) -> None:
+    store.put("t", {"memory": {"user": {"name": "Anna", "age": 30}, "seen": []}, "n": 0}, metadata={"by": "one"})
+    store.update("t", {("memory", "user", "age"): 31}, metadata={"node": "two", "by": 5})
+    store.update("t", {"n": 0})
+    assert {each.where: each.writer.by for each in store.blame("t", "memory.user")} == {
+        "memory.user.name": "one",
+        "memory.user.age": "two",
+    }
+    assert [each.writer.step for each in store.blame("t", "memory.seen")] == [0]
+    assert [each.writer.step for each in store.blame("t", "n")] == [0], "it was set to what it was"
+    assert [each.writer.step for each in store.history("t", "memory")] == [1, 0]
+
+
+def test_what_is_in_a_large_value(store: holdfast.Store) -> None:
+    document = {"pages": ["page " * 30_000], "title": "a"}
+    store.put("t", {"documents": [document]})
+    store.put("t", {"documents": [document, {**document, "title": "b"}]})
+    assert store.blame("t", "documents[1].title")[0].writer.step == 1
+    assert store.blame("t", "documents[1].title")[0].value == "b"
+
+
+def test_what_is_not_there(store: holdfast.Store) -> None:
+    store.put("t", {"messages": [said(0)], "n": 1})
+    for path in ("nothing", "messages[5]", "messages.x", "messages[0].nothing", "n.deeper", "messages[0].id[7]"):
+        with pytest.raises(NotFound):
+            store.blame("t", path)
+        with pytest.raises(NotFound):
+            store.history("t", path)
+    with pytest.raises(NotFound, match="no list"):
+        store.blame("t", "n[1:2]")
+
+
+def test_what_was_removed_has_a_history(store: holdfast.Store) -> None:
+    store.put("t", {"a": {"b": 1}, "n": 0})
+    for number in range(1, 6):
+        store.put("t", {"a": {"b": 1} if number < 3 else {}, "n": number})
+    store.put("t", {"a": {"b": 2}, "n": 6})
+    store.put("t", {"n": 7})
+    with pytest.raises(NotFound, match=r"history\(\)"):
+        store.blame("t", "a.b")
+    found = store.history("t", "a.b")
+    assert [each.writer.step for each in found] == [7, 6, 3, 0]
+    assert [(each.changes[0].kind, each.changes[0].old, each.changes[0].new) for each in found] == [
+        ("remove", 2, None),
+        ("add", None, 2),
+        ("remove", 1, None),
+        ("add", None, 1),
+    ]
+
+
+def test_history_page_by_page(store: holdfast.Store) -> None:
+    for number in range(100):
+        store.put("t", {"n": number // 10, "x": number})
+    whole = store.history("t", "n")
+    assert [each.writer.step for each in whole] == list(range(90, -1, -10))
+    page = store.history("t", "n", limit=4)
+    assert page == whole[:4]
+    assert store.history("t", "n", before=page[-1].writer.id, limit=4) == whole[4:8]
+    assert [each.writer.step for each in store.history("t", "n", "#25")] == [20, 10, 0]
+    assert store.history("t", "n", before=whole[-1].writer.id) == []
+
+
+def test_pruned_origins_say_so(store: holdfast.Store) -> None:
+    for number in range(50):
+        messages = [said(each) for each in range(number + 1)]
+        store.put("t", {"messages": messages, "n": number // 10, "same": 1}, id=f"c{number:02}")
+    times = {point.step: (point.time, point.hash) for point in store.log("t")}
+    store.tag("t", "keep", "c15")
+    store.prune(keep_last=10, keep_tags=["keep"])
+    (gone,) = store.blame("t", "messages[7]")
+    assert (gone.writer.id, gone.writer.pruned, gone.writer.kind) == ("", True, "pruned")
+    assert (gone.writer.time, gone.writer.hash, gone.writer.step) == (*times[7], 7)
+    assert [each.writer.id for each in store.blame("t", "messages[38:42]")] == ["", "", "c40", "c41"]
+    found = store.history("t", "n")
+    assert [(each.writer.step, each.writer.pruned) for each in found] == [(40, False), (10, True)]
+    assert [(each.changes[0].old, each.changes[0].new) for each in found] == [(1, 4), (None, 1)]
+    assert [each.writer.step for each in store.history("t", "messages[7]")] == [7]
+    assert [each.writer.step for each in store.history("t", "same")] == [0]
+    store.put("t", {"messages": [], "same": 1})
+    assert [each.writer.step for each in store.history("t", "n")] == [50, 40, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("messages", ("messages",)),
+        ("messages[3].content", ("messages", 3, "content")),
+        ("messages[-1]", ("messages", -1)),
+        ("messages[2:]", ("messages", slice(2, None))),
+        ("messages[:-2]", ("messages", slice(None, -2))),
+        ('memory["last name"].x', ("memory", "last name", "x")),
+        ("memory['a.b']", ("memory", "a.b")),
+        ("branch:to:agent", ("branch:to:agent",)),
+        ('["a b"][0]', ("a b", 0)),
+        ('["é\\n"]', ("é\n",)),
+    ],
+    ids=range(10),
+)
+def test_paths(text: str, path: tuple[Any, ...]) -> None:
+    assert parse_path(text) == path
+    assert parse_path(path_text(path)) == path
+
+
+@pytest.mark.parametrize("text", ["", ".", "[1]", "a..b", "a[", "a[x]", 'a["', "a]", "a.[1]", "a[1]b", "a[1:2].b"])
+def test_wrong_paths(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_path(text)
+
+
+def test_paths_of_other_keys() -> None:
+    assert path_text(("d", (1, 2), None)) == "d[(1, 2)][None]"
+
+
+@pytest.mark.parametrize("path", [5, (), (1, 2), ("a", slice(1), "b")], ids=range(4))
+def test_wrong_places(store: holdfast.Store, path: Any) -> None:
+    store.put("t", {"a": 1})
+    with pytest.raises(Invalid):
+        store.blame("t", path)
+
+
+# Costs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long_line() -> Counting:
+    """A thread of 1,000 steps with a message each, and an edited message in the last."""
+    counting = Counting(run(Memory.open("memory://")))
+    store = store_on(counting, cache_bytes=64 << 20)
+    messages: list[HumanMessage] = []
+    memory: dict[str, Any] = {f"key {number}": "value " * 10 for number in range(1000)}
+    for number in range(1000):
+        messages = [*messages, said(number)]
+        memory = {**memory, "key 7": number} if number % 10 == 0 else memory
+        store.put("t", {"messages": messages, "memory": memory, "n": number})
+    messages = [*messages]
+    messages[300] = HumanMessage("edited " * 20, id="m300")
+    store.put("t", {"messages": messages, "memory": memory, "n": 1000})
+    store.put("copy", {"messages": messages, "n": 1000})
+    return counting
+
+
+def cold(counting: Counting) -> Store:
+    counting.reset()
+    return store_on(counting, cache_bytes=64 << 20)
+
+
+def test_neighbours_are_compared_without_reading_what_they_share(long_line: Counting) -> None:
+    for a, b in ((None, "HEAD"), ("#500", "#501"), ("#320", "#321")):
+        diff = cold(long_line).diff("t", a, b)
+        assert 1 <= len(diff) <= 4
+        assert long_line.rows_read["nodes"] <= 24
+        assert long_line.rows_read["steps"] <= 80
+        assert long_line.reads <= 30
+
+
+def test_states_that_differ_in_one_message_and_in_many_steps(long_line: Counting) -> None:
+    diff = cold(long_line).diff("t", "#600", "#631")
+    assert str(diff.summary[0]) == "messages: +31"
+    assert long_line.rows_read["nodes"] <= 30
+
+
+def test_a_given_state_is_compared_by_digests(long_line: Counting) -> None:
+    state = cold(long_line).get("t").state
+    state["messages"][5] = HumanMessage("other", id="m5")
+    diff = cold(long_line).diff("t", state=state)
+    assert [change.where for change in diff] == ["messages[5].content"]
+    assert long_line.rows_read["nodes"] <= 24 + 20, "indexes, one segment, and the dict, which has no digests"
+
+
+def test_two_threads_are_compared_by_digests(long_line: Counting) -> None:
+    cold(long_line).get("t", at="#999")
+    whole = long_line.rows_read["nodes"]
+    diff = cold(long_line).diff("t", "#999", other="copy")
+    assert [change.where for change in diff] == ["messages[300].content", "n", "memory"]
+    assert long_line.rows_read["nodes"] <= whole - 12, "of sixteen segments, three were read"
+
+
+def test_blame_reads_one_path(long_line: Counting) -> None:
+    for path, step in (("messages[700]", 700), ("messages[300]", 1000), ('memory["key 7"]', 990), ("messages[0]", 0)):
+        (origin,) = cold(long_line).blame("t", path)
+        assert origin.writer.step == step
+        assert long_line.rows_read["nodes"] <= 30
+        assert long_line.rows_read["steps"] <= 160
+
+
+def test_history_skips_what_did_not_change_the_place(long_line: Counting) -> None:
+    found = cold(long_line).history("t", "messages[300]")
+    assert [each.writer.step for each in found] == [1000, 300]
+    assert long_line.rows_read["steps"] <= 250

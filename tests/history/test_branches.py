@@ -1,0 +1,285 @@
+"""Branches: listed, renamed, deleted, switched to, forked with an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import TRANSITIONS
+from holdfast.engine.drivers import run
+from holdfast.errors import Conflict, Denied, Invalid, NotFound
+from holdfast.store import Store
+from tests.store.stores import Interrupted, over
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Main with three checkpoints, and `draft` from the second with two of its own."""
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url, project=True) as opened:
+        for n in range(3):
+            opened.put("t", {"n": n}, id=f"main-{n}")
+        opened.fork("t", "main-1", branch="draft")
+        for n in range(2):
+            opened.put("t", {"n": 1, "draft": n}, branch="draft", id=f"x-draft-{n}")
+        yield opened
+
+
+def names(store: Store) -> list[str]:
+    return [branch.name for branch in store.branches("t")]
+
+
+def check(store: Store) -> None:
+    """Every state that is there can be read, and the readable rows tell of just those."""
+    ids = {each.id for each in store.log("t")}
+    for id in ids:
+        assert store.get("t", id).state
+    (rows,) = run(store.engine.ground.backend.read([Scan(TRANSITIONS, ("", "t"))]))
+    assert {row.key[2] for row in rows} == ids
+
+
+def test_listed_with_heads_and_how_far_they_are_ahead(store: Store) -> None:
+    store.fork("t", branch="empty")
+    main, draft, empty = store.branches("t")
+    assert (main.name, main.base, main.head, main.ahead, main.current) == ("main", None, "main-2", 3, False)
+    assert (draft.name, draft.base, draft.head, draft.ahead, draft.current) == (
+        "draft", "main-1", "x-draft-1", 2, True,
+    )  # fmt: skip
+    assert (empty.name, empty.base, empty.head, empty.ahead, empty.current) == (
+        "empty", "x-draft-1", "x-draft-1", 0, False,
+    )  # fmt: skip
+    with pytest.raises(NotFound):
+        store.branches("nobody")
+
+
+# Renaming ---------------------------------------------------------------------------------------------------------
+
+
+def test_renamed(store: Store) -> None:
+    store.rename_branch("t", "draft", "final")
+    assert names(store) == ["main", "final"]
+    assert store.get("t", branch="final").id == "x-draft-1"
+    (rows,) = run(store.engine.ground.backend.read([Scan(TRANSITIONS, ("", "t", "x-draft-0"))]))
+    assert rows[0].columns[1] == "final"
+    store.rename_branch("t", "final", "final")
+    store.put("t", {"n": 9}, branch="final")
+    with pytest.raises(NotFound, match="no branch 'draft'"):
+        store.rename_branch("t", "draft", "other")
+    with pytest.raises(Conflict, match="has a branch 'main' already"):
+        store.rename_branch("t", "final", "main")
+    with pytest.raises(Invalid, match="main is not renamed"):
+        store.rename_branch("t", "main", "trunk")
+    for name, why in (("", "not empty"), ("HEAD", "the latest checkpoint")):
+        with pytest.raises(Invalid, match=why):
+            store.rename_branch("t", "final", name)
+        with pytest.raises(Invalid, match=why):
+            store.fork("t", branch=name)
+
+
+def test_renamed_while_others_rename() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0})
+    for name in ("a", "b"):
+        store.fork("t", branch=name)
+    backend.meanwhile = lambda: other.rename_branch("t", "b", "c")
+    with pytest.raises(Conflict, match="has a branch 'c' already"):
+        store.rename_branch("t", "a", "c")
+    backend.meanwhile = lambda: other.rename_branch("t", "a", "d")
+    with pytest.raises(NotFound):
+        store.rename_branch("t", "a", "e")
+
+
+# Deleting ---------------------------------------------------------------------------------------------------------
+
+
+def test_deleted_with_its_own_checkpoints(store: Store) -> None:
+    with pytest.raises(Conflict, match=r"not merged into another one.*force=True"):
+        store.delete_branch("t", "draft")
+    own = ["x-draft-0", "x-draft-1"]
+    assert store.delete_branch("t", "draft", force=True, dry_run=True) == own
+    assert names(store) == ["main", "draft"]
+    assert store.delete_branch("t", "draft", force=True) == own
+    assert names(store) == ["main"]
+    assert [each.id for each in store.log("t")] == ["main-2", "main-1", "main-0"]
+    assert store.thread("t").steps == 3
+    check(store)
+    store.fork("t", branch="draft")  # the name is free again
+    assert store.put("t", {"n": 9}, branch="draft").parent == "main-2"
+
+
+def test_one_without_checkpoints(store: Store) -> None:
+    store.fork("t", branch="empty")
+    assert store.delete_branch("t", "empty", dry_run=True) == []
+    assert names(store) == ["main", "draft", "empty"]
+    assert store.delete_branch("t", "empty") == []
+    assert names(store) == ["main", "draft"]
+    check(store)
+
+
+def test_what_speaks_against_it(store: Store) -> None:
+    store.fork("t", "x-draft-0", branch="twig")
+    with pytest.raises(Conflict, match="other branches start from 'draft': 'twig'"):
+        store.delete_branch("t", "draft")
+    store.delete_branch("t", "twig")
+    store.tag("t", "good", "x-draft-0")
+    with pytest.raises(Conflict, match="have a tag: 'good'"):
+        store.delete_branch("t", "draft")
+    store.name("t", "best", "x-draft-1")
+    with pytest.raises(Conflict, match="have a name: 'best'"):
+        store.delete_branch("t", "draft")
+    with pytest.raises(Invalid, match="main is not deleted"):
+        store.delete_branch("t", "main", force=True)
+    with pytest.raises(NotFound, match="no branch 'twig'"):
+        store.delete_branch("t", "twig", force=True)
+    with pytest.raises(NotFound, match="no branch ''"):
+        store.delete_branch("t", "", force=True)
+    store.delete_branch("t", "draft", force=True)
+    assert (store.names("t"), store.tags("t")) == ({}, {})
+    check(store)
+
+
+def test_pins_and_holds_stand(store: Store) -> None:
+    line = store._line("t")
+    run(store.engine.holds.pin(line, "x-draft-0", "audit"))
+    with pytest.raises(Denied, match="pinned"):
+        store.delete_branch("t", "draft", force=True)
+    run(store.engine.holds.unpin(line, "x-draft-0", None))
+    run(store.engine.holds.hold(line, "court"))
+    with pytest.raises(Denied, match="held: court"):
+        store.delete_branch("t", "draft", force=True)
+    run(store.engine.holds.release(line, None))
+    assert store.delete_branch("t", "draft", force=True) == ["x-draft-0", "x-draft-1"]
+
+
+def test_branches_that_start_from_it_stay(store: Store) -> None:
+    store.fork("t", "x-draft-0", branch="twig")
+    store.put("t", {"twig": 0}, branch="twig", id="y-twig-0")
+    state = store.get("t", "y-twig-0").state
+    assert store.delete_branch("t", "draft", force=True) == ["x-draft-0", "x-draft-1"]
+    assert names(store) == ["main", "twig"]
+    assert store.get("t", "y-twig-0").state == state
+    assert store.get("t", at="twig#0").id == "main-0"
+    with pytest.raises(NotFound, match="was pruned"):
+        store.get("t", at="twig^")
+    check(store)
+    assert store.put("t", {"twig": 1}, branch="twig").step == 4
+
+
+def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> None:
+    merged = store.merge("t", "draft", "main")
+    store.switch("t", "draft")  # changes nothing, and so nothing is lost
+    assert len(store.delete_branch("t", "draft")) == 3
+    assert names(store) == ["main"]
+    found = store.get("t")
+    assert (found.id, found.merged, found.state) == (merged.id, "x-draft-1", {"n": 2, "draft": 1})
+    with pytest.raises(NotFound, match="was pruned"):
+        store.resolve("t", "HEAD^2")
+    check(store)
+    # Its number is not given to another, which would be taken for the merge's parent.
+    assert store.fork("t", branch="draft").branch > merged.branch + 1
+
+
+def test_writers_go_on_while_it_is_deleted() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0}, id="a")
+    store.fork("t", branch="draft")
+    store.put("t", {"n": 1}, branch="draft", id="b")
+    backend.meanwhile = lambda: (
+        other.put("t", {"n": 2}, branch="draft", id="c"),
+        other.put("t", {"n": 3}, parent="a", id="d"),
+    )
+    assert store.delete_branch("t", "draft", force=True)[:1] == ["b"]
+    left = {each.id for each in store.log("t")}
+    assert "b" not in left
+
+
+def test_a_writer_makes_the_first_step_meanwhile() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0}, id="a")
+    store.fork("t", branch="draft")
+    backend.meanwhile = lambda: other.put("t", {"n": 2}, branch="draft", id="b")
+    with pytest.raises(Conflict, match="not merged"):
+        store.delete_branch("t", "draft")
+
+
+# Switching --------------------------------------------------------------------------------------------------------
+
+
+def test_switched(store: Store) -> None:
+    assert store.switch("t", "draft").id == "x-draft-1"  # the latest already
+    assert len(store.log("t")) == 5
+    there = store.switch("t", "main")
+    assert (there.kind, there.parent, there.metadata) == ("switch", "main-2", {"switched": "main"})
+    assert store.get("t").id == there.id
+    assert store.get("t").state == {"n": 2}
+    assert [branch.current for branch in store.branches("t")] == [True, False]
+    assert store.put("t", {"n": 7}).branch == 0
+    with pytest.raises(NotFound, match="no branch 'nope'"):
+        store.switch("t", "nope")
+    with pytest.raises(NotFound):
+        store.switch("nobody", "main")
+
+
+def test_switched_to_one_without_checkpoints(store: Store) -> None:
+    store.fork("t", "main-0", branch="early")
+    there = store.switch("t", "early")
+    assert (there.branch, there.parent) == (2, "main-0")
+    assert store.get("t").state == {"n": 0}
+    check(store)
+
+
+def test_switched_past_ids_of_the_callers_own(store: Store) -> None:
+    store.put("t", {"n": 3}, branch="draft", id="zzz")
+    there = store.switch("t", "main")
+    assert there.id > "zzz"
+    assert store.get("t").state == {"n": 2}
+
+
+def test_switched_while_others_write() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0})
+    store.fork("t", branch="draft")
+    store.put("t", {"n": 1})
+    backend.meanwhile = lambda: other.put("t", {"n": 2}, branch="draft")
+    store.switch("t", "draft")
+    assert store.get("t").state == {"n": 2}
+
+
+# Forks with an edit -----------------------------------------------------------------------------------------------
+
+
+def test_forked_with_an_edit(store: Store) -> None:
+    made = store.fork("t", at="main~1", branch="what-if", changes={"n": 50, ("deep", "er"): 1})
+    assert (made.name, made.base, made.ahead) == ("what-if", "main-1", 1)
+    found = store.get("t", branch="what-if")
+    assert (found.id, found.kind, found.state) == (made.head, "fork", {"n": 50, "deep": {"er": 1}})
+    assert found.metadata == {"forked": "main-1"}
+    assert store.fork("t", "x-draft-0", branch="less", remove=["draft"]).head == store.get("t").id
+    assert store.get("t").state == {"n": 1}
+    assert names(store) == ["main", "draft", "what-if", "less"]
+    check(store)
+    with pytest.raises(Conflict, match="has a branch 'less' already"):
+        store.fork("t", branch="less", changes={"n": 1})
+    with pytest.raises(NotFound, match="nothing to remove"):
+        store.fork("t", branch="none", remove=["nope"])
+    assert "none" not in names(store)  # both or neither
+
+
+def test_two_fork_at_a_time() -> None:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", {"n": 0})
+    backend.meanwhile = lambda: other.fork("t", branch="a", changes={"n": 1})
+    store.fork("t", branch="b", changes={"n": 2})
+    assert [store.get("t", branch=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
+    backend.meanwhile = lambda: other.fork("t", branch="c")
+    with pytest.raises(Conflict, match="has a branch 'c' already"):
+        store.fork("t", branch="c", changes={"n": 3})

@@ -1,0 +1,329 @@
+"""Merging branches: what comes of both sides, what clashes, and what was merged before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.engine.drivers import run
+from holdfast.engine.rewrite import Choice
+from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.history.merging import LEAVE, MISSING, Clash
+from holdfast.store import Store
+from tests.store.stores import Interrupted, over
+
+BASE = {"plan": ["think", "write"], "facts": {"a": 1, "b": 2}, "n": 0}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url, project=True) as opened:
+        opened.put("t", BASE)
+        opened.fork("t", branch="draft")
+        yield opened
+
+
+def both(store: Store, ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
+    """Change main, and the draft."""
+    store.update("t", ours, branch="main")
+    store.update("t", theirs, branch="draft")
+
+
+def test_a_merge_has_two_parents_and_both_changes(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    ours, theirs = store.get("t", branch="main"), store.get("t", branch="draft")
+    merged = store.merge("t", "draft", "main", metadata={"by": "ada"})
+    assert (merged.kind, merged.parent, merged.merged) == ("merge", ours.id, theirs.id)
+    assert merged.metadata == {"by": "ada", "merged": theirs.id, "revision": "draft", "base": store.get("t", step=0).id}
+    assert store.get("t").state == {**BASE, "n": 1, "facts": {"a": 1, "b": 2, "c": 3}}
+    assert store.resolve("t", "HEAD^").id == ours.id
+    assert store.resolve("t", "HEAD^2").id == theirs.id
+    assert merged.time >= theirs.time
+    assert store.log("t")[0].merged == theirs.id
+    assert store.get("t").merged == theirs.id
+    assert ours.merged is None
+
+
+def test_what_was_merged_is_not_brought_up_again(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    merged = store.merge("t", "draft", "main")
+    assert store.merge("t", "draft", "main").id == merged.id  # nothing to do
+    assert store.merge("t", "main~1", "main").id == merged.id
+    both(store, {("facts", "c"): 4}, {"plan": ["act"]})  # main changes what it has from the draft
+    assert store.get("t", store.merge("t", "draft", "main").id).state == {
+        "plan": ["act"], "facts": {"a": 1, "b": 2, "c": 4}, "n": 1,
+    }  # fmt: skip
+    store.merge("t", "main", "draft")
+    assert store.get("t", branch="draft").state == store.get("t", branch="main").state
+    both(store, {"n": 5}, {"plan": []})
+    assert store.get("t", store.merge("t", "main", "draft").id).state["n"] == 5
+
+
+def test_a_target_that_has_nothing_of_its_own_gets_a_merge_as_well(store: Store) -> None:
+    store.update("t", {"n": 5}, branch="draft")
+    merged = store.merge("t", "draft", "main")
+    assert (merged.kind, merged.branch, store.get("t").state["n"]) == ("merge", 0, 5)
+    empty = store.fork("t", at="main~1", branch="empty")
+    assert store.merge("t", "draft", "empty").branch == empty.branch
+
+
+def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
+    both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"], ("facts", "a"): 9})
+    store.update("t", {}, remove=[("facts", "a")], branch="main")
+    before = store.log("t")
+    with pytest.raises(Conflict, match=r"differently: n, plan\[1:2\], facts\.a|facts\.a") as refused:
+        store.merge("t", "draft", "main")
+    clashes = {clash.where: (clash.base, clash.ours, clash.theirs) for clash in refused.value.clashes}
+    assert clashes == {
+        "n": (0, 1, 2),
+        "plan[1:2]": (["write"], ["ours"], ["theirs"]),
+        "facts.a": (1, MISSING, 9),
+    }
+    assert not MISSING
+    assert repr(MISSING) == "MISSING"
+    assert store.log("t") == before
+
+
+@pytest.mark.parametrize(
+    ("strategy", "n", "plan"),
+    [("ours", 1, ["think", "ours"]), ("theirs", 2, ["think", "theirs"])],
+)
+def test_strategies(store: Store, strategy: str, n: int, plan: list[str]) -> None:
+    both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"]})
+    store.merge("t", "draft", "main", strategy=strategy)
+    assert store.get("t").state == {**BASE, "n": n, "plan": plan}
+    with pytest.raises(Invalid, match="a strategy is 'ours', 'theirs' or 'union', not 'mine'"):
+        store.merge("t", "draft", "main", strategy="mine")
+
+
+def test_the_union_of_lists(store: Store) -> None:
+    both(store, {"plan": [*BASE["plan"], "ours"]}, {"plan": [*BASE["plan"], "theirs", "ours"]})  # type: ignore[misc]
+    store.merge("t", "draft", "main", strategy="union")
+    assert store.get("t").state["plan"] == ["think", "write", "ours", "theirs"]
+    both(store, {"n": 1}, {"n": 2})
+    with pytest.raises(Conflict):
+        store.merge("t", "draft", "main", strategy="union")
+
+
+def test_a_function_settles(store: Store) -> None:
+    both(store, {"n": 1, ("facts", "a"): 5, "plan": ["a"]}, {"n": 2, ("facts", "a"): 6, "plan": ["b"]})
+    seen: list[Clash] = []
+
+    def settle(clash: Clash) -> Any:
+        seen.append(clash)
+        if clash.path == ("n",):
+            return clash.ours + clash.theirs
+        if clash.where == "facts.a":
+            return MISSING
+        return LEAVE
+
+    with pytest.raises(Conflict) as refused:
+        store.merge("t", "draft", "main", resolve=settle)
+    assert [clash.where for clash in refused.value.clashes] == ["plan[0:1]"]
+    assert {clash.where for clash in seen} == {"n", "facts.a", "plan[0:1]"}
+    store.merge("t", "draft", "main", resolve=settle, strategy="theirs")
+    assert store.get("t").state == {"n": 3, "facts": {"b": 2}, "plan": ["b"]}
+
+
+def test_ways_to_settle_by_path(store: Store) -> None:
+    both(store, {"n": 1, ("facts", "a"): 5, ("facts", "b"): 5}, {"n": 2, ("facts", "a"): 6, ("facts", "b"): 6})
+    store.merge("t", "draft", "main", resolve={"n": max_of, "facts": "theirs", "facts.b": "ours"})
+    assert store.get("t").state == {**BASE, "n": 2, "facts": {"a": 6, "b": 5}}
+    with pytest.raises(Invalid, match="not by 'mine'"):
+        store.merge("t", "draft", "main", resolve={"n": "mine"})
+
+
+def max_of(clash: Clash) -> Any:
+    return max(clash.ours, clash.theirs)
+
+
+def test_a_stretch_is_settled_with_items(store: Store) -> None:
+    both(store, {"plan": ["a"]}, {"plan": ["b"]})
+    with pytest.raises(Invalid, match=r"a list of items, not with str \(at plan\[0:1\]\)"):
+        store.merge("t", "draft", "main", resolve=lambda _: "c")
+    store.merge("t", "draft", "main", resolve=lambda clash: [*clash.theirs, *clash.ours, "c"])
+    assert store.get("t").state["plan"] == ["b", "a", "c"]
+
+
+def test_values_of_any_kind_settle(store: Store) -> None:
+    both(store, {"n": 1}, {"n": 2})
+    value = {"deep": [{"er": (1, 2)}] * 20, "text": "x" * 100_000}
+    store.merge("t", "draft", "main", resolve=lambda _: value)
+    assert store.get("t").state["n"] == value
+
+
+def test_large_values(store: Store) -> None:
+    text = "line\n" * 50_000
+    both(store, {"text": text}, {"other": text.upper()})
+    store.merge("t", "draft", "main")
+    both(store, {"text": "first\n" + text}, {"n": 1})
+    store.merge("t", "draft", "main")
+    assert store.get("t").state == {**BASE, "n": 1, "text": "first\n" + text, "other": text.upper()}
+
+
+def test_what_is_not_there(store: Store) -> None:
+    with pytest.raises(NotFound, match="'nope'"):
+        store.merge("t", "nope")
+    with pytest.raises(NotFound, match="'nope'"):
+        store.merge("t", "draft", "nope")
+    with pytest.raises(NotFound):
+        store.merge("nobody", "draft")
+
+
+# The target moves -------------------------------------------------------------------------------------------------
+
+
+def interrupted() -> tuple[Interrupted, Store, Store]:
+    backend = Interrupted()
+    store, other = over(backend), over(backend)
+    store.put("t", BASE)
+    store.fork("t", branch="draft")
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    return backend, store, other
+
+
+@pytest.mark.parametrize("into", ["main", "HEAD", "@"])
+def test_whoever_adds_meanwhile_is_merged_with(into: str) -> None:
+    backend, store, other = interrupted()
+    store.switch("t", "main")
+    backend.meanwhile = lambda: other.update("t", {"plan": ["other"]})
+    store.merge("t", "draft", into)
+    assert store.get("t").state == {"n": 1, "plan": ["other"], "facts": {"a": 1, "b": 2, "c": 3}}
+
+
+def test_a_head_that_was_named_must_be_one() -> None:
+    backend, store, other = interrupted()
+    head = store.resolve("t", "main").id
+    backend.meanwhile = lambda: other.update("t", {"plan": ["other"]}, branch="main")
+    with pytest.raises(Conflict, match=f"another checkpoint follows {head} already"):
+        store.merge("t", "draft", head)
+    assert "c" not in store.get("t", branch="main").state["facts"]
+    assert store.merge("t", "draft", store.resolve("t", "main").id).branch == 0
+
+
+def test_one_that_clashes_with_what_is_added_meanwhile() -> None:
+    backend, store, other = interrupted()
+    backend.meanwhile = lambda: other.update("t", {("facts", "c"): 4}, branch="main")
+    with pytest.raises(Conflict, match=r"facts\.c"):
+        store.merge("t", "draft", "main")
+
+
+def test_a_target_that_never_rests() -> None:
+    backend, store, other = interrupted()
+    number = 0
+
+    def again() -> None:
+        nonlocal number
+        number += 1
+        other.update("t", {"n": number}, branch="main")
+        backend.meanwhile = again
+
+    backend.meanwhile = again
+    with pytest.raises(Conflict, match="kept adding"):
+        store.merge("t", "draft", "main")
+
+
+def test_asynchronously() -> None:
+    async def main() -> None:
+        async with await holdfast.aopen("memory://") as store:
+            await store.put("t", BASE)
+            await store.fork("t", branch="draft", changes={"n": 1})
+            await store.merge("t", "draft", "main")
+            assert (await store.get("t", branch="main")).state["n"] == 1
+
+    asyncio.run(main())
+
+
+# Odd histories ----------------------------------------------------------------------------------------------------
+
+
+def test_criss_cross(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    main, draft = store.resolve("t", "main").id, store.resolve("t", "draft").id
+    store.merge("t", draft, "main")
+    store.merge("t", main, "draft")
+    both(store, {"plan": ["a"]}, {("facts", "d"): 4})
+    merged = store.merge("t", "draft", "main")
+    assert merged.metadata["base"] == draft  # the later of two
+    assert merged.metadata["other_bases"] == [main]
+    assert store.get("t").state == {"n": 1, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3, "d": 4}}
+
+
+def test_an_ancestor_that_was_pruned(store: Store) -> None:
+    store.put("t", {**BASE, "n": 7}, branch="main", id="x")
+    store.put("t", {**BASE, "n": 8}, branch="main", id="y")
+    store.fork("t", "y", branch="late")
+    store.update("t", {("facts", "c"): 3}, branch="late")
+    store.update("t", {"plan": ["a"]}, branch="main")
+
+    async def choose(points: Any, branches: Any) -> Choice:
+        del branches
+        return Choice(frozenset(point[:2] for point in points if point.id == "y"))
+
+    run(store.engine.rewriter.rewrite(store._line("t"), choose))
+    merged = store.merge("t", "late", "main")
+    assert merged.metadata["base"] == "x"
+    assert store.get("t").state == {"n": 8, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3}}
+
+
+def test_histories_with_nothing_in_common(store: Store) -> None:
+    from holdfast.engine.append import Saving
+    from holdfast.engine.lines import ROOT
+    from holdfast.model.packed import pack_state
+
+    packed = pack_state(store.engine.ground.codec, {"own": 1, "n": 0})
+    run(store.engine.appender.append(Saving(store._line("t"), packed, parent=ROOT, id="root", opens="root")))
+    merged = store.merge("t", "root", "main")
+    assert merged.metadata["base"] is None
+    assert store.get("t").state == {**BASE, "own": 1}
+
+
+def test_everything_before_a_fork_was_pruned(store: Store) -> None:
+    both(store, {"n": 1}, {"n": 1, "more": 1})
+
+    async def choose(points: Any, branches: Any) -> Choice:
+        del branches
+        return Choice(frozenset(point[:2] for point in points if not point.depth))
+
+    run(store.engine.rewriter.rewrite(store._line("t"), choose))
+    assert store.merge("t", "draft", "main").metadata["base"] is None
+    assert store.get("t").state == {**BASE, "n": 1, "more": 1}
+
+
+def test_a_merge_that_is_saved_again_keeps_its_parents(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    merged = store.merge("t", "draft", "main")
+    theirs = store.resolve("t", "draft").id
+    after = store.put("t", {"n": 9})
+    store.put("t", {"n": 5}, id=merged.id, parent=merged.parent)
+    assert store.get("t", merged.id).state == {"n": 5}
+    assert store.resolve("t", f"{merged.id}^2").id == theirs
+    assert store.get("t", after.id).state == {"n": 9}  # set upon the new one
+    assert store.merge("t", "draft", "main").id == after.id  # and still merged
+
+
+def test_a_merge_that_is_set_upon_a_new_revision_keeps_its_parents(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    merged = store.merge("t", "draft", "main")
+    store.put("t", {"n": 7}, id=merged.parent, parent=store.resolve("t", "main#0").id)
+    assert store.get("t", merged.id).state["n"] == 1  # the state it had
+    assert store.resolve("t", f"{merged.id}^2").id == store.resolve("t", "draft").id
+
+
+def test_merges_are_compacted_and_copied(store: Store, tmp_path: Path) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    merged, state = store.merge("t", "draft", "main"), store.get("t").state
+    store.compact("t")
+    with holdfast.open(f"sqlite:///{tmp_path}/copy.db") as other:
+        store.copy_to(other)
+        for each in (store, other):
+            assert each.get("t", merged.id).state == state
+            assert each.get("t", merged.id).hash == merged.hash
+            assert each.resolve("t", "HEAD^2").id == merged.merged
+            assert each.merge("t", "draft", "main").id == merged.id

@@ -1,0 +1,272 @@
+"""Naming checkpoints: `HEAD~2`, `draft@{2h}`, starts of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Row
+from holdfast.backends.wrap.counting import Counting
+from holdfast.checkpoints import to_time
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.engine.layout import Layout, Place
+from holdfast.engine.records import Branch
+from holdfast.errors import Invalid, NotFound
+from holdfast.history.revisions import resolve
+from holdfast.store import Store
+
+HOUR = 3600 * 10**9
+START = 1_700_000_000 * 10**9
+
+
+class Clock:
+    """An hour passes with each look at it, unless it stands still."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.runs = True
+
+    def __call__(self) -> int:
+        self.now += HOUR * self.runs
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Iterator[Store]:
+    """Main with ten checkpoints, `draft` from the sixth with three, `twig` from draft's second with two, all by hour;
+    the fourth of main has a name."""
+    store = Store(Engine(Ground(Memory(), Cache(1 << 20), clock=clock)), "")
+    for n in range(10):
+        store.put("t", {"n": n}, id=f"{n}abc-{n}")
+    store.fork("t", "5abc-5", branch="draft")
+    for n in range(3):
+        store.put("t", {"draft": n}, branch="draft", id=f"draft-{n}")
+    store.fork("t", "draft-1", branch="twig")
+    for n in range(2):
+        store.put("t", {"twig": n}, branch="twig", id=f"twig-{n}")
+    store.name("t", "gold", "3abc-3")
+    clock.runs = False
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("revision", "id"),
+    [
+        ("HEAD", "twig-1"),
+        ("@", "twig-1"),
+        ("HEAD~", "twig-0"),
+        ("~1", "twig-0"),
+        ("HEAD~2", "draft-1"),
+        ("HEAD^^^", "draft-0"),
+        ("HEAD~3^0~0", "draft-0"),
+        ("HEAD~4", "5abc-5"),
+        ("HEAD~9", "0abc-0"),
+        ("main", "9abc-9"),
+        ("main^", "8abc-8"),
+        ("draft", "draft-2"),
+        ("draft~3", "5abc-5"),
+        ("#3", "3abc-3"),
+        ("#9", "9abc-9"),
+        ("twig#3", "3abc-3"),
+        ("twig#7", "draft-1"),
+        ("twig#8", "twig-0"),
+        ("HEAD#6~1", "5abc-5"),
+        ("gold", "3abc-3"),
+        ("gold~3", "0abc-0"),
+        ("3abc-3", "3abc-3"),
+        ("3abc", "3abc-3"),
+        ("3abc~1", "2abc-2"),
+        ("twig-1^", "twig-0"),
+    ],
+)
+def test_revisions(store: Store, revision: str, id: str) -> None:
+    assert store.resolve("t", revision).id == id
+    found = store.get("t", at=revision)
+    assert (found.id, found.state) == (id, store.get("t", id).state)
+
+
+def test_times(store: Store) -> None:
+    for n in range(10):
+        point = store.get("t", step=n)
+        back = (START + 10 * 24 * HOUR - to_time(point.time) + 999) // HOUR
+        store.engine.ground.clock.now = START + 10 * 24 * HOUR  # type: ignore[attr-defined]
+        for text in (f"{back}h", f"{back} hours ago", point.time.isoformat()):
+            assert store.resolve("t", f"main@{{{text}}}").id == point.id
+            assert store.resolve("t", f"gold@{{{text}}}").id == f"{min(n, 3)}abc-{min(n, 3)}"
+            assert store.resolve("t", f"@{{{text}}}").id == point.id == store.resolve("t", f"HEAD@{{{text}}}").id
+            assert store.resolve("t", f"twig@{{{text}}}").step == min(n, 5)
+    assert store.resolve("t", "twig@{now}").id == store.resolve("t", "@{now}").id == "twig-1"
+    assert store.resolve("t", "draft@{now}~1").id == "draft-1"
+    for text in ("@{1y}", "twig@{1y}"):
+        with pytest.raises(NotFound, match="no checkpoint of that time or before"):
+            store.resolve("t", text)
+
+
+@pytest.mark.parametrize(
+    ("revision", "kind", "message"),
+    [
+        ("", Invalid, "not empty"),
+        ("nope", NotFound, "'nope'"),
+        ("drat", NotFound, "Did you mean 'draft'"),
+        ("glod", NotFound, "Did you mean 'gold'"),
+        ("head", NotFound, "no checkpoint has the id or the name 'head'"),
+        ("main~10", NotFound, "only 9 checkpoints before 'main' .*column 5"),
+        ("~99", NotFound, "only 9 checkpoints before 'HEAD'"),
+        ("#10", NotFound, "'main' has the steps 0 to 9, and no step 10"),
+        ("draft#9", NotFound, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
+        ("main#", Invalid, "the number of a step is missing .*column 5"),
+        ("HEAD~x", Invalid, "'~x' is no suffix.*column 5"),
+        ("gold~1~y", Invalid, "'~1~y' is no suffix"),
+        ("HEAD@{2h", Invalid, "'@{2h' is no suffix"),
+        ("main@{when}", Invalid, "'when' is no time .*column 7"),
+        ("HEAD^2", NotFound, "has 1 parent, and no number 2"),
+        ("0abc-0^2", NotFound, "has 0 parents"),
+        ("dra", NotFound, "Did you mean 'draft'"),
+        ("twi~1", NotFound, "Did you mean 'twig'"),
+        ("twig-", Invalid, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
+        ("3ab", NotFound, "4 characters of an id or more"),
+    ],
+)
+def test_what_is_wrong(store: Store, revision: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        store.resolve("t", revision)
+
+
+def test_more_ids_than_are_shown() -> None:
+    with holdfast.open("memory://") as store:
+        for n in range(20):
+            store.put("t", {"n": n}, id=f"same-{n:02}")
+        with pytest.raises(Invalid, match=r"same-05 \(save, [^)]*\), and more"):
+            store.resolve("t", "same-")
+        with pytest.raises(NotFound, match="no such thread"):
+            store.resolve("nobody", "same-")
+        with pytest.raises(NotFound, match="no such thread"):
+            store.resolve("nobody", "main")
+
+
+def test_revised_checkpoints_are_one() -> None:
+    with holdfast.open("memory://") as store:
+        for n in range(12):
+            store.put("t", {"n": n}, id="again-and-again")
+        assert store.get("t", at="again").state == {"n": 11}
+
+
+def test_what_comes_first_where_a_text_may_mean_several() -> None:
+    with holdfast.open("memory://") as store:
+        first = store.put("t", {"n": 0}, id="here~1").id
+        second = store.put("t", {"n": 1}, id="here")
+        assert store.resolve("t", "here~1").id == first  # an id, and not the parent of another
+        store.name("t", "there", first)
+        store.fork("t", branch="there")
+        store.put("t", {"n": 2}, branch="there", id="there-2")
+        assert store.resolve("t", "there").id == first  # a name, and not a branch
+        store.unname("t", "there")
+        assert store.resolve("t", "there").id == "there-2"  # a branch, and not the start of an id
+        assert store.resolve("t", "there-").id == "there-2"
+        store.put("t", {"n": 3}, id="there")
+        assert store.resolve("t", "there").id == "there"  # an id, and not a branch
+        store.fork("t", second.id, branch="main~1")
+        assert store.resolve("t", "main~1").id == second.id
+
+
+def test_pruned(store: Store) -> None:
+    gone = {"2abc-2", "draft-1", "5abc-5"}
+
+    async def choose(points: Any, branches: Any) -> Any:
+        from holdfast.engine.rewrite import Choice
+
+        del branches
+        return Choice(frozenset(point[:2] for point in points if point.id in gone))
+
+    line = store._line("t")
+    run(store.engine.rewriter.rewrite(line, choose))
+    for text in ("#2", "twig~2", "main~7", "draft#5", "gold^"):
+        with pytest.raises(
+            NotFound, match=rf"the checkpoint that '{text.replace('^', '.')}' names, of 2023-.* was pruned"
+        ):
+            store.resolve("t", text)
+    with pytest.raises(NotFound, match="'2abc-2'"):
+        store.resolve("t", "2abc-2")
+    with pytest.raises(NotFound, match="was pruned"):
+        store.resolve("t", "twig~2^2")
+    assert store.resolve("t", "twig~3").id == "draft-0"  # past one that is gone
+    assert store.resolve("t", "gold~2").id == "1abc-1"
+
+
+def test_few_rows_are_read_however_long_the_line() -> None:
+    class Watched(Counting):
+        rows = 0
+
+        async def read(self, queries: Any) -> list[list[Row]]:
+            found = await super().read(queries)
+            self.rows += sum(map(len, found))
+            return found
+
+    backend = Watched(Memory())
+    store = Store(Engine(Ground(backend, Cache(1 << 20))), "")
+    ids = [store.put("t", {"n": n}).id for n in range(1000)]
+    store.fork("t", branch="late")
+    for text in ("HEAD~999", "#3", "late#4", ids[500], f"{ids[500]}~400", "@{now}", "late@{now}"):
+        before = backend.rows
+        run(resolve(store.engine, store._line("t"), text))
+        assert backend.rows - before < 8, text
+
+
+# Arithmetic over branches against walking -----------------------------------------------------------------------
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[list[Branch], list[int]]:
+    """Branches of some lengths, each starting from a step of one before it, or before the first."""
+    lengths = [draw(st.integers(0, 5)) for _ in range(draw(st.integers(1, 6)))]
+    branches = []
+    for number in range(1, len(lengths)):
+        places = [(base, seq) for base in range(number) for seq in range(lengths[base])]
+        base = draw(st.sampled_from([(0, -1), *places]))
+        branches.append(Branch(number, base[0], base[1] + 1, 0, ""))
+    return branches, lengths
+
+
+def way(branches: list[Branch], place: Place) -> list[Place]:
+    """A place and all before it, the first first."""
+    starts = {each.branch: Place(each.base_branch, each.base_length - 1) for each in branches}
+    steps = [Place(place.branch, seq) for seq in range(place.seq + 1)]
+    base = starts.get(place.branch, Place(0, -1))
+    return (way(branches, base) if base.seq >= 0 else []) + steps
+
+
+@settings(max_examples=200)
+@given(layouts(), st.data())
+def test_layouts(found: tuple[list[Branch], list[int]], data: st.DataObject) -> None:
+    branches, lengths = found
+    layout = Layout(branches)
+    places = [Place(branch, seq) for branch, length in enumerate(lengths) for seq in range(length)]
+    if not places:
+        return
+    one, other = data.draw(st.sampled_from(places)), data.draw(st.sampled_from(places))
+    mine, yours = way(branches, one), way(branches, other)
+    assert layout.depth(one) == len(mine) - 1
+    assert [layout.along(one.branch, depth) for depth in range(len(mine))] == mine
+    shared = [place for place in mine if place in yours]
+    assert layout.common(one, other) == (shared[-1] if shared else None)
+
+
+def test_a_thousand_branches_upon_each_other() -> None:
+    layout = Layout(Branch(n, n - 1, 1, 0, "") for n in range(1, 3000))
+    assert layout.depth(Place(2999, 0)) == 2999
+    assert layout.along(2999, 7) == Place(7, 0)

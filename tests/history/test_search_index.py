@@ -1,0 +1,374 @@
+"""The index of words: kept by all writers, built beside them, right after everything that changes a line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.port import Batch, Delete, Get, Put, Scan
+from holdfast.backends.spaces import STEPS, WORDS, Words
+from holdfast.backends.wrap import Wrapper
+from holdfast.engine import words
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Line
+from holdfast.engine.texts import texts
+from holdfast.errors import Conflict, Corrupt, Unsupported
+from holdfast.model.trees import MissingNode
+from tests.history.searched import everything
+
+
+def by_index(store: holdfast.Store, query: str) -> list[str]:
+    """What is found by the index; all pages of it."""
+    assert store.search(query).how == "index"
+    return sorted(id for _, id in everything(store, query))
+
+
+def rows(store: holdfast.Store, thread: str) -> set[tuple[Any, ...]]:
+    (found,) = run(store.engine.ground.backend.read([Scan(WORDS, (store.tenant, thread))]))
+    return {row.key[2:] for row in found}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/s.db"
+
+
+def test_a_writer_that_was_there_before_adds_its_words(url: str) -> None:
+    with holdfast.open(url) as writer, holdfast.open(url) as other:
+        writer.put("t", {"say": "hello"}, id="1")
+        writer.put("t", {"say": "again"}, id="2")
+        assert other.index() == (1, 2)
+        writer.put("t", {"say": "latecomer"}, id="3")
+        writer.put("new", {"say": "latecomer"}, id="4")
+        assert by_index(other, "latecomer") == ["3", "4"]
+        assert rows(other, "t") == {(0, 0), (0, 1), (0, 2)}
+        assert other.index() == (2, 0)
+
+
+def test_whoever_opens_the_store_later_knows(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+    with holdfast.open(url) as store:
+        store.put("t", {"say": "hello"}, id="1")
+        assert by_index(store, "hello") == ["1"]
+        with store.transaction() as together:
+            together.put("t", {"say": "two"}, id="2")
+            together.put("t", {"say": "three"}, id="3")
+            together.put("u", {"say": "three"}, id="4")
+        assert by_index(store, "three") == ["3", "4"]
+
+
+def test_building_goes_on_where_it_ended(url: str) -> None:
+    with holdfast.open(url) as store:
+        for n in range(6):
+            store.put(f"t{n}", {"say": "hello"}, id=str(n))
+
+        def stop(done: int, total: int | None, what: str) -> None:
+            assert (total, what) == (6, f"t{done - 1}")
+            if done == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.index(progress=stop)
+        page = store.search("hello")
+        assert page.how == "scan"  # it is not there whole
+        assert len(page.matches) == 6
+        store.put("t0", {"say": "meanwhile"}, id="m")
+        assert rows(store, "t0") == {(0, 0), (0, 1)}
+        assert store.index() == (6, 2)
+        assert by_index(store, "hello") == list("012345")
+        assert by_index(store, "meanwhile") == ["m"]
+
+
+def test_many_steps_are_built_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_PAGE", 3)
+    with holdfast.open("memory://") as store:
+        for n in range(10):
+            store.put("t", {"say": f"word{n}"}, id=str(n))
+        assert store.index() == (1, 10)
+        assert by_index(store, "word*") == list("0123456789")
+
+
+def test_no_index_any_more(url: str) -> None:
+    with holdfast.open(url) as store:
+        assert store.drop_index() is False
+        store.put("t", {"say": "hello"}, id="1")
+        store.index()
+        assert store.drop_index() is True
+        assert rows(store, "t") == set()
+        store.put("t", {"say": "hello again"}, id="2")
+        assert rows(store, "t") == set()
+        assert store.search("hello").how == "scan"
+
+
+def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
+    with holdfast.open(f"file://{tmp_path}/files") as store:
+        store.put("t", {"say": "hello"}, id="1")
+        page = store.search("hello")
+        assert (page.how, [match.id for match in page.matches]) == ("scan", ["1"])
+        with pytest.raises(Unsupported, match="cannot keep an index"):
+            store.index()
+
+
+def test_a_query_without_words_is_not_asked_of_the_index(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+        store.put("t", {"say": "a ++ b"}, id="1")
+        for query in ("tag:x", '"++"', "-hello", "a OR tag:x", "a OR -b"):
+            assert store.search(query).how == "scan"
+        for query in ("a", "a tag:x", "a -b", "(a OR b) tag:x", "a OR b", 'a "++"'):
+            assert store.search(query).how == "index"
+        assert by_index(store, 'a "++"') == ["1"]
+
+
+def test_many_alternatives(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+        for n in range(20):
+            store.put("t", {"say": f"a{n} b{n} c"}, id=f"{n:02}")
+        ids = [f"{n:02}" for n in range(20)]
+        assert by_index(store, " OR ".join(f"a{n}" for n in range(16))) == ids[:16]
+        assert by_index(store, "a1 OR b1 OR c") == ids  # each once
+        each = " OR ".join(f"a{n}" for n in range(20))
+        assert store.search(each).how == "scan"
+        assert by_index(store, f"c ({each})") == ids
+        assert by_index(store, "(a1 OR a2 OR a3 OR a4) (b1 OR b2 OR b3 OR b9) (c OR a5)") == ["01", "02", "03"]
+
+
+def test_deleted_threads_are_gone(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+        store.put("t", {"say": "hello"})
+        store.delete("t")
+        assert rows(store, "t") == set()
+        assert by_index(store, "hello") == []
+
+
+def test_a_step_with_too_many_words_is_found_by_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "MOST", 5)
+    with holdfast.open(url) as store:
+        store.index()
+        store.put("t", {"say": " ".join(f"word{n}" for n in range(50))}, id="1")
+        store.put("t", {"say": "word7"}, id="2")
+        assert by_index(store, "word49") == ["1"]
+        assert by_index(store, "word7") == ["1", "2"]
+        assert by_index(store, "word0") == ["1"]
+
+
+def test_words_that_are_cut_off(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+        store.put("t", {"say": "x" * 50}, id="1")
+        store.put("t", {"say": "x" * 60}, id="2")
+        assert by_index(store, "x" * 50) == ["1"]
+        assert by_index(store, "x" * 50 + "*") == ["1", "2"]
+
+
+def test_a_copy_of_a_thread_is_found(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.put("t", {"say": "hello"}, id="1")
+        run(store.engine.copier.copy({Line("", "t"): Line("", "u")}))
+        assert rows(store, "u") == set()
+        store.index()
+        run(store.engine.copier.copy({Line("", "t"): Line("", "v")}))
+        assert rows(store, "v") == {(0, 0)}
+        assert {match.thread for match in store.search("hello").matches} == {"t", "u", "v"}
+
+
+def test_threads_that_are_copied_to_a_store_are_found_there(url: str) -> None:
+    with holdfast.open("memory://") as source, holdfast.open(url) as target:
+        source.put("t", {"say": "hello"}, id="1")
+        source.put("t", {"say": "there"}, id="2")
+        target.index()
+        source.copy_to(target)
+        assert by_index(target, "hello") == ["1"]
+        source.put("t", {"say": "more"}, id="3")
+        source.copy_to(target)
+        assert by_index(target, "more") == ["3"]
+        assert target.index() == (1, 0)
+
+
+# Pruning ----------------------------------------------------------------------------------------------------------
+
+
+def talk(store: holdfast.Store, count: int = 12, **more: Any) -> None:
+    said = []
+    for n in range(count):
+        said.append({"role": "user", "content": f"message number{n} " + "and more of it " * 20})
+        store.put("t", {"messages": list(said), "note": f"note{n}"}, id=f"{n:02}", **more)
+
+
+@pytest.mark.parametrize("index", [False, True], ids=["scan", "index"])
+def test_text_that_came_with_pruned_steps_is_found_where_it_still_is(url: str, index: bool) -> None:
+    with holdfast.open(url) as store:
+        if index:
+            store.index()
+        talk(store)
+        store.fork("t", "08", branch="other")
+        store.put("t", {"messages": [], "note": "else"}, branch="other", id="o1")
+        store.tag("t", "keep", "02")
+        store.prune(threads="t", keep_last=3, keep_tags=["keep"])
+        left = {each.id for each in store.log("t")}
+        assert left == {"02", "10", "11", "o1"}
+        how = "index" if index else "scan"
+        for word, ids in {
+            "number0": ["02"],
+            "number2": ["02"],
+            "number3": ["10"],
+            "number10": ["10"],
+            "number11": ["11"],
+            "note2": ["02"],
+            "note1": [],
+            "note9": [],
+            "note10": ["10"],
+            "else": ["o1"],
+        }.items():
+            assert store.search(word).how == how
+            assert sorted(id for _, id in everything(store, word)) == ids, word
+        if index:
+            assert len(rows(store, "t")) == 4
+            assert store.index() == (1, 0)
+            store.drop_index()
+            store.index()  # made anew it is the same
+            assert by_index(store, "number3") == ["10"]
+            assert by_index(store, "note9") == []
+
+
+def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+        store.put("t", {"say": "hello"}, id="1")
+        backend = store.engine.ground.backend
+        for thread in ("t", "never"):
+            row = words._row(Line("", thread), store.engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
+            run(backend.apply([Put(WORDS, row._replace(key=("", thread, 7, 7), columns=(1, Words("hello"))))]))
+        assert by_index(store, "hello") == ["1"]
+        store.index()
+        assert rows(store, "t") == {(0, 0)}
+
+
+# Meanwhile --------------------------------------------------------------------------------------------------------
+
+
+class Watched(Wrapper):
+    """Counts what is asked, and does something just before a batch."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.reads = 0
+        self.batches: list[Batch] = []
+        self.before: Any = None
+
+    async def read(self, queries: Any) -> Any:
+        self.reads += 1
+        return await super().read(queries)
+
+    async def apply(self, batch: Batch) -> int | None:
+        if self.before is not None:
+            self.before(batch)
+        self.batches.append(batch)
+        return await super().apply(batch)
+
+
+def watched(url: str) -> tuple[holdfast.Store, Watched]:
+    with_backend = holdfast.open(url)
+    backend = Watched(with_backend.engine.ground.backend)
+    return holdfast.Store(Engine(Ground(backend, Cache(1 << 20))), ""), backend
+
+
+def test_without_an_index_saving_asks_and_writes_no_more(url: str) -> None:
+    store, backend = watched(url)
+    with store:
+        store.put("t", {"say": "hello"})
+        assert backend.reads == 1  # one look at the thread
+        store.put("t", {"say": "again"})
+        assert backend.reads == 1
+        assert not any(change.space is WORDS for batch in backend.batches for change in batch)
+        backend.batches.clear()
+        store.index()
+        backend.reads = 0
+        backend.batches.clear()
+        store.put("t", {"say": "more"})
+        assert backend.reads <= 1
+        (batch,) = backend.batches
+        assert [change.row.columns[1] for change in batch if isinstance(change, Put) and change.space is WORDS] == [
+            "more"
+        ]
+
+
+def test_a_thread_that_is_rewritten_while_its_words_are_indexed(url: str) -> None:
+    store, backend = watched(url)
+    with store:
+        talk(store, 4)
+        times = 2
+
+        def compact(batch: Batch) -> None:
+            nonlocal times
+            if times and any(isinstance(change, Put) and change.space is WORDS for change in batch):
+                times -= 1
+                with holdfast.open(url) as other:
+                    other.compact("t")
+
+        backend.before = compact
+        assert store.index() == (1, 4)
+        assert by_index(store, "message") == ["00", "01", "02", "03"]
+        times = 1 << 30
+        store.drop_index()
+        with pytest.raises(Conflict, match="kept changing"):
+            store.index()
+
+
+def test_damaged_steps_have_no_row(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.put("t", {"say": "hello"}, id="1")
+        store.put("t", {"say": "there"}, id="2")
+        backend = store.engine.ground.backend
+        ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 0)])]))
+        run(backend.apply([Put(STEPS, row._replace(body=row.body[:-3] + b"xxx"))]))
+        store.engine.ground.cache.clear()
+        assert store.index() == (1, 1)
+        assert by_index(store, "there") == ["2"]
+        run(backend.apply([Delete(STEPS, row.key)]))
+
+
+def test_a_damaged_thread_can_be_saved_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(url) as store:
+        store.index()
+
+        def damaged(*_: object) -> None:
+            raise Corrupt("damaged")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(words, "texts", damaged)
+            store.put("t", {"say": "hello"}, id="1")
+        assert rows(store, "t") == set()
+        assert store.index() == (1, 1)
+        assert by_index(store, "hello") == ["1"]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["rewritten", "lost"])
+def test_nodes_that_are_missing_while_words_are_indexed(url: str, monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    with holdfast.open(url) as store:
+        store.put("t", {"say": "hello"}, id="1")
+        real, left = texts, 1 << 30 if lost else 2
+
+        def missing(*given: Any) -> Any:
+            nonlocal left
+            if left:
+                left -= 1
+                raise MissingNode("a node is missing")
+            return real(*given)
+
+        monkeypatch.setattr(words, "texts", missing)
+        if lost:
+            with pytest.raises(MissingNode):
+                store.index()
+            return
+        store.index()
+        left = 2
+        store.put("t", {"say": "again"}, id="2")
+        assert by_index(store, "again") == ["2"]

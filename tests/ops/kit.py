@@ -1,0 +1,81 @@
+"""Stores with a clock that tests set, and kinds of jobs that tests watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.ops.jobs import Book, Job
+from holdfast.ops.kinds import Context, Kind, Kinds
+from holdfast.ops.running import Ended, NotDue, run_job
+from holdfast.store import AsyncStore, Store
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+
+
+class Clock:
+    """A clock that stands still until it is set. It begins at noon of a Sunday."""
+
+    def __init__(self) -> None:
+        self.now = int(datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()) * SECOND
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def timed(clock: Callable[[], int], backend: Backend | None = None) -> Store:
+    """A store that goes by a clock."""
+    return Store(Engine(Ground(backend or Memory(), clock=clock)), "")
+
+
+def awaited(store: Store) -> AsyncStore:
+    """The same store for asyncio."""
+    return AsyncStore(store.engine, store.tenant)
+
+
+def knows(*kinds: Kind) -> Kinds:
+    """The kinds of this package, and some more."""
+    known = Kinds()
+    for kind in kinds:
+        known.add(kind)
+    return known
+
+
+class Watched:
+    """A kind of job that notes its runs, and does what a test wants."""
+
+    def __init__(self, work: Callable[[Context], object] = lambda job: None) -> None:
+        self.runs: list[str] = []
+        self._work = work
+
+    def kind(self, name: str = "watched") -> Kind:
+        """The kind."""
+
+        async def work(job: Context) -> object:
+            self.runs.append(job.name)
+            return self._work(job)
+
+        return Kind(name, "for tests", work, lambda settings: None)
+
+
+def run_due(book: Book) -> list[Ended]:
+    """Run what is due, once, as a runner does."""
+    ended = []
+    for job in run(book.due()):
+        try:
+            ended.append(run(run_job(book, job.name, only_due=True)))
+        except NotDue:
+            continue
+    return ended
+
+
+def at(job: Job) -> str:
+    """When a job is due, to the minute."""
+    return "" if job.due is None else f"{job.due:%d %H:%M}"

@@ -1,0 +1,127 @@
+"""Every code that a user can meet is explained, here and in the documentation."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+from holdfast.cli.failures import EXIT_CODES, exit_code
+from holdfast.engine.findings import Code
+from holdfast.errors import FINER, HoldfastError, NotFound
+from holdfast.ops.explained_checks import CHECKS
+from holdfast.ops.explained_errors import ERRORS
+from holdfast.ops.explanations import explain, explanations
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "holdfast"
+KEBAB = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+def tree_of_errors(top: type[HoldfastError] = HoldfastError) -> Iterator[type[HoldfastError]]:
+    yield top
+    for each in top.__subclasses__():
+        yield from tree_of_errors(each)
+
+
+CLASSES = [each for each in dict.fromkeys(tree_of_errors()) if each.__module__.startswith("holdfast.")]
+
+
+def codes_given(name: str, package: str = "") -> set[str]:
+    """The constants that are given as a keyword, or as the first argument of a function."""
+    found = set()
+    for path in (SOURCE / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            given = [each.value for each in node.keywords if each.arg == name]
+            if isinstance(node.func, ast.Name) and node.func.id == name:
+                given = node.args[:1]
+            found |= {each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return found
+
+
+def test_every_class_of_errors_has_a_code_of_its_own_that_is_explained() -> None:
+    own = [each for each in CLASSES if each.__module__ == "holdfast.errors"]
+    assert len(own) == len({each.code for each in own}) == 14
+    for each in CLASSES:
+        assert KEBAB.fullmatch(each.code)
+        assert explain(each.code).kind == "error"
+
+
+def test_every_finer_code_is_known_explained_and_used() -> None:
+    given = codes_given("code")
+    assert given - {"internal"} <= FINER.keys() | {each.code for each in CLASSES}
+    assert FINER.keys() <= given
+    for code in FINER:
+        assert explain(code).kind == "error"
+
+
+@pytest.mark.parametrize("code", FINER)
+def test_a_finer_code_ends_a_command_as_it_says(code: str) -> None:
+    error = FINER[code]("what", code=code)
+    assert error.code == code
+    assert exit_code(error) == explain(code).exit_code
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda each: each.__name__)
+def test_an_error_ends_a_command_as_its_explanation_says(error: type[HoldfastError]) -> None:
+    assert exit_code(error("what")) == explain(error.code).exit_code
+    assert explain(error.code).exit_code in EXIT_CODES
+
+
+def test_every_finding_is_explained() -> None:
+    for code in Code:
+        assert explain(code.value).kind == "finding"
+
+
+def test_every_check_of_the_doctor_is_explained() -> None:
+    used = set().union(
+        *(codes_given(level, "ops") for level in ("ok", "note", "warning", "problem", "_failed", "_found"))
+    )
+    assert used - CHECKS.keys() == {"store-check"}
+    assert CHECKS.keys() <= used
+    for code in used:
+        assert explain(code).kind in ("check", "finding")
+
+
+def test_no_code_means_two_things() -> None:
+    known = [*(each.code for each in ERRORS), *(code.value for code in Code), *CHECKS]
+    assert len(known) == len(set(known)) == len(explanations())
+
+
+def test_explanations_say_something() -> None:
+    for each in explanations().values():
+        assert KEBAB.fullmatch(each.code)
+        for text in (each.meaning, each.remedy, *each.causes):
+            assert len(text) > 10
+            assert text.endswith(".")
+
+
+def test_every_code_is_in_the_guide() -> None:
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
+    missing = [code for code in explanations() if f"`{code}`" not in page]
+    assert missing == []
+
+
+def test_codes_are_found_however_they_are_written_and_near_ones_suggested() -> None:
+    assert explain("Not_Found ").code == "not-found"
+    with pytest.raises(NotFound) as caught:
+        explain("nt-found")
+    assert "Did you mean not-found" in caught.value.hint
+    with pytest.raises(NotFound) as caught:
+        explain("vacuum")
+    assert "sqlite-vacuum" in caught.value.hint
+    with pytest.raises(NotFound, match="no code 'zzzz'") as caught:
+        explain("zzzz")
+    assert "lists all" in caught.value.hint
+
+
+def test_an_error_carries_its_code() -> None:
+    assert errors.Conflict("x").code == "conflict"
+    assert errors.Conflict("x", code="under-way").code == "under-way"
+    assert errors.Conflict.code == "conflict"

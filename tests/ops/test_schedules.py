@@ -1,0 +1,214 @@
+"""Schedules: what is written is what is meant, and the next time is the next."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import Invalid
+from holdfast.ops.schedules import Calendar, Every, parse
+
+MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC))
+ZONES = ["", "UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"]
+DAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+SPANS = st.lists(
+    st.tuples(st.integers(1, 50), st.sampled_from("smhdw")), min_size=1, max_size=3, unique_by=lambda each: each[1]
+).map(lambda parts: "every " + "".join(f"{count}{unit}" for count, unit in parts))
+
+
+def field(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    ranges = st.tuples(number, number).map(lambda each: f"{min(each)}-{max(each)}")
+    steps = st.tuples(st.one_of(st.just("*"), ranges), st.integers(1, high)).map(lambda each: f"{each[0]}/{each[1]}")
+    part = st.one_of(number.map(str), ranges, steps)
+    return st.one_of(st.just("*"), st.lists(part, min_size=1, max_size=3).map(",".join))
+
+
+@st.composite
+def crons(draw: st.DrawFn) -> str:
+    # The 28th and before: every month has those.
+    fields = [draw(field(*bounds)) for bounds in ((0, 59), (0, 23), (1, 28), (1, 12), (0, 7))]
+    return " ".join([*fields, draw(st.sampled_from(ZONES))]).strip()
+
+
+@st.composite
+def clocks(draw: st.DrawFn) -> str:
+    at = f"at {draw(st.integers(0, 23)):02}:{draw(st.integers(0, 59)):02}"
+    how = draw(st.sampled_from(["daily", "weekly", "monthly", "hourly"]))
+    if how == "hourly":
+        text = f"hourly at {draw(st.integers(0, 59))}"
+    elif how == "daily":
+        text = f"daily {at}"
+    elif how == "weekly":
+        days = draw(st.lists(st.sampled_from(DAYS), min_size=1, max_size=3))
+        text = f"weekly on {','.join(days)} {at}"
+    else:
+        text = f"monthly on {draw(st.integers(1, 31))} {at}"
+    return f"{text} {draw(st.sampled_from(ZONES))}".strip()
+
+
+SCHEDULES = st.one_of(SPANS, crons(), clocks())
+
+
+@given(SCHEDULES, MOMENTS)
+def test_the_next_time_is_later_and_nothing_lies_between(text: str, moment: datetime) -> None:
+    schedule = parse(text)
+    due = schedule.next_after(moment)
+    assert due > moment
+    assert due.tzinfo is UTC
+    if isinstance(schedule, Calendar):
+        before = due - timedelta(seconds=1)
+        if before >= moment:
+            assert schedule.next_after(before) == due
+
+
+@given(SCHEDULES, MOMENTS, st.timedeltas(timedelta(0), timedelta(days=40)))
+def test_who_asks_later_is_told_no_earlier_time(text: str, moment: datetime, later: timedelta) -> None:
+    schedule = parse(text)
+    assert schedule.next_after(moment) <= schedule.next_after(moment + later)
+
+
+@given(SCHEDULES)
+def test_what_is_shown_means_the_same(text: str) -> None:
+    schedule = parse(text)
+    assert parse(str(schedule)) == schedule
+
+
+@given(SCHEDULES, MOMENTS, st.integers(-12, 14))
+def test_the_zone_that_the_moment_is_written_in_does_not_matter(text: str, moment: datetime, hours: int) -> None:
+    elsewhere = moment.astimezone(timezone(timedelta(hours=hours)))
+    assert parse(text).next_after(elsewhere) == parse(text).next_after(moment)
+
+
+@given(crons(), MOMENTS)
+def test_cron_is_what_looking_at_every_minute_finds(text: str, moment: datetime) -> None:
+    words = text.split()
+    if len(words) > 5 and words[5] != "UTC":
+        return
+    schedule = parse(text)
+    assert isinstance(schedule, Calendar)
+    due = schedule.next_after(moment)
+    minute = moment.replace(second=0, microsecond=0)
+    for _ in range(2000):
+        minute += timedelta(minutes=1)
+        if minute > moment and _fits(schedule, minute):
+            assert due == minute
+            return
+    assert due > minute
+
+
+def _fits(schedule: Calendar, at: datetime) -> bool:
+    by_day, by_weekday = at.day in schedule.days, at.weekday() in schedule.weekdays
+    on = by_day or by_weekday if schedule.either else by_day and by_weekday
+    return on and at.month in schedule.months and at.hour in schedule.hours and at.minute in schedule.minutes
+
+
+@given(st.integers(0, 23), st.integers(0, 59), MOMENTS)
+def test_words_and_cron_say_the_same(hour: int, minute: int, moment: datetime) -> None:
+    at = f"at {hour:02}:{minute:02}"
+    for words, cron in (
+        (f"daily {at}", f"{minute} {hour} * * *"),
+        (f"weekly on sun {at}", f"{minute} {hour} * * 0"),
+        (f"weekly on sun {at}", f"{minute} {hour} * * 7"),
+        (f"weekly on mon,fri {at}", f"{minute} {hour} * * mon,fri"),
+        (f"monthly on 15 {at}", f"{minute} {hour} 15 * *"),
+        (f"hourly at {minute}", f"{minute} * * * *"),
+    ):
+        assert parse(words).next_after(moment) == parse(cron).next_after(moment)
+
+
+NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)  # a Sunday
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("every 6h", "2026-11-15T18:00"),
+        ("every 1d 12h", "2026-11-17T00:00"),
+        ("EVERY 2W", "2026-11-29T12:00"),
+        ("hourly", "2026-11-15T13:00"),
+        ("hourly at :30", "2026-11-15T12:30"),
+        ("daily", "2026-11-16T00:00"),
+        ("daily at 03:00", "2026-11-16T03:00"),
+        ("daily at 03:00 UTC", "2026-11-16T03:00"),
+        ("daily at 03:00 Europe/Berlin", "2026-11-16T02:00"),
+        ("weekly on sun at 12:00", "2026-11-22T12:00"),
+        ("weekly on sun at 12:01", "2026-11-15T12:01"),
+        ("monthly on 31 at 03:00", "2026-12-31T03:00"),
+        ("0 0 13 * fri", "2026-11-20T00:00"),
+        ("0 0 29 2 *", "2028-02-29T00:00"),
+        ("0 0 * * fri-sun", "2026-11-20T00:00"),
+        ("*/7 12 * * *", "2026-11-15T12:07"),
+        ("5/20 * * jan-mar *", "2027-01-01T00:05"),
+    ],
+)
+def test_examples(text: str, due: str) -> None:
+    assert parse(text).next_after(NOON) == datetime.fromisoformat(due).replace(tzinfo=UTC)
+
+
+def test_an_hour_that_the_clocks_leave_out_comes_later_and_one_that_comes_twice_counts_once() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    nightly = parse("daily at 02:30 Europe/Berlin")
+    spring = nightly.next_after(datetime(2026, 3, 28, 12, tzinfo=berlin))
+    assert spring.astimezone(berlin).isoformat() == "2026-03-29T03:30:00+02:00"
+    autumn = nightly.next_after(datetime(2026, 10, 24, 12, tzinfo=berlin))
+    assert autumn.astimezone(berlin).isoformat() == "2026-10-25T02:30:00+02:00"
+    assert nightly.next_after(autumn).astimezone(berlin).isoformat() == "2026-10-26T02:30:00+01:00"
+
+
+def test_what_is_for_every_hour_comes_in_every_hour_also_when_clocks_change() -> None:
+    hourly = parse("hourly Europe/Berlin")
+    at = datetime(2026, 10, 24, 23, 30, tzinfo=UTC)
+    for _ in range(5):
+        due = hourly.next_after(at)
+        assert due - at <= timedelta(hours=1)
+        at = due
+
+
+def test_spans_are_written_with_the_largest_units() -> None:
+    assert str(parse("every 90m")) == "every 1h30m"
+    assert parse("every 36h") == Every(timedelta(days=1, hours=12))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "text that says when"),
+        ("   ", "text that says when"),
+        (7, "text that says when"),
+        ("often", "does not begin with 'often'"),
+        ("every", "a span of time"),
+        ("every day", "a span of time"),
+        ("every 0s", "at least a second"),
+        ("every 99999999999999999999w", "at most ten years"),
+        ("hourly at x", "from 0 to 59"),
+        ("hourly at", "from 0 to 59"),
+        ("daily at 25:00", "such as 03:00"),
+        ("daily at", "such as 03:00"),
+        ("daily 03:00", "no time zone"),
+        ("weekly at 03:00", "comes a day: on sun"),
+        ("monthly", "comes a day: on 1"),
+        ("weekly on 1 at 03:00", "no day of the week"),
+        ("monthly on sun", "no day of the month"),
+        ("monthly on 32", "1 to 31"),
+        ("0 0 31 2 *", "none of those months has a day 31"),
+        ("* * * *", "five fields"),
+        ("61 * * * *", "'61' is no minute"),
+        ("0 0 * * funday", "sun, mon, tue"),
+        ("0 0 * 13 *", "no month"),
+        ("5-1 * * * *", "goes backwards"),
+        ("*/0 * * * *", "a number from 1 on"),
+        ("daily at 03:00 Mars/Base", "no time zone has the name 'Mars/Base'"),
+        ("daily at 03:00 ../etc/passwd", "no time zone"),
+        ("daily at 03:00 UTC please", "nothing is to follow"),
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse(text)
+    assert said in caught.value.what
+    assert caught.value.hint

@@ -1,0 +1,115 @@
+"""The kinds of jobs that come with this package do what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.port import Put, Row, Scan
+from holdfast.backends.spaces import STEPS
+from holdfast.engine.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.records import Line
+from holdfast.errors import Invalid, Unsupported
+from holdfast.ops.jobs import Jobs
+from holdfast.ops.kinds import Kinds
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db", project=True) as opened:
+        for thread in ("a", "b", "c/1"):
+            for number in range(6):
+                opened.put(thread, {"text": f"hello {thread} {number}", "n": number})
+        yield opened
+
+
+def done(store: holdfast.Store, kind: str, **settings: Any) -> tuple[str, str]:
+    told: list[tuple[int, int | None, str]] = []
+    Jobs(store).add("job", kind, settings=settings, replace=True)
+    ended = Jobs(store).run("job", progress=lambda *how: told.append(how))
+    return ended.outcome, ended.summary
+
+
+def damage(store: holdfast.Store, thread: str) -> None:
+    backend = store.engine.ground.backend
+    (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
+    run(backend.apply([Put(STEPS, Row(rows[2].key, rows[2].columns, rows[2].body[:-1] + b"!"))]))
+    store.engine.ground.cache.clear()
+
+
+def test_prune_removes_by_its_policy(store: holdfast.Store) -> None:
+    outcome, said = done(store, "prune", keep_last=2, prefix="c/")
+    assert outcome == "ok"
+    assert said.startswith("4 checkpoints removed, 2 kept, ")
+    assert [len(store.log(thread)) for thread in ("a", "b", "c/1")] == [6, 6, 2]
+    assert done(store, "prune", keep_last=3, threads=["a"], zone="Europe/Berlin")[0] == "ok"
+    assert len(store.log("a")) == 3
+    assert store.get("a").state["n"] == 5
+
+
+def test_prune_goes_on_past_threads_that_are_busy_or_damaged(store: holdfast.Store) -> None:
+    run(Lease(store.engine.ground, Line("", "a"), "rewrite").take())
+    damage(store, "b")
+    outcome, said = done(store, "prune", keep_last=2)
+    assert outcome == "findings"
+    assert "1 threads were held or busy" in said
+    assert "1 damaged threads were left as they are: b" in said
+    assert len(store.log("c/1")) == 2
+
+
+def test_verify_says_what_is_damaged(store: holdfast.Store) -> None:
+    outcome, said = done(store, "verify")
+    assert (outcome, said.split(",")[0]) == ("ok", "3 threads")
+    damage(store, "b")
+    outcome, said = done(store, "verify", level="hashes")
+    assert outcome == "findings"
+    assert said.endswith("damaged: b")
+    assert done(store, "verify", threads=["a"])[0] == "ok"
+
+
+def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
+    assert done(store, "index") == ("ok", "18 checkpoints of 3 threads indexed")
+    assert done(store, "index")[1] == "0 checkpoints of 3 threads indexed"
+    assert done(store, "project") == ("ok", "readable rows of 0 threads made")
+    assert done(store, "project", again=True) == ("ok", "readable rows of 3 threads made")
+    for thread in ("a", "b"):
+        store.delete(thread)
+    outcome, said = done(store, "tidy")
+    assert outcome == "ok"
+    assert int(said.split()[0]) >= 0
+    assert done(store, "compact") == ("ok", "1 threads compacted")
+    assert done(store, "compact", prefix="x") == ("ok", "0 threads compacted")
+    run(Lease(store.engine.ground, Line("", "c/1"), "rewrite").take())
+    assert done(store, "compact") == ("ok", "0 threads compacted, 1 skipped: busy or gone")
+
+
+def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
+    with holdfast.open("memory://") as store:
+        for number in range(203):
+            store.put(f"t{number:03}", {"a": 1})
+        assert done(store, "compact") == ("ok", "203 threads compacted")
+
+
+def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
+    with holdfast.open(f"file:///{tmp_path}/store") as store, pytest.raises(Unsupported):
+        done(store, "index")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("verify", {"level": "deeply"}, "level cannot be 'deeply'"),
+        ("verify", {"threads": [1]}, "a list of names"),
+        ("verify", {"deep": True}, "no setting 'deep'"),
+        ("prune", {"keep_last": 1, "threads": ["a"], "prefix": "b"}, "by name, or by a prefix"),
+        ("index", {"x": 1}, "It has none"),
+    ],
+)
+def test_settings_are_checked(kind: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        Kinds().get(kind).check(settings)
+    assert said in str(caught.value)

@@ -1,0 +1,189 @@
+"""Pins and holds: what must not go does not, also if that is said at the last moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.port import Backend
+from holdfast.engine.drivers import run
+from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.langgraph import HoldfastSaver
+from tests.engine.lines import KINDS, backend, store_on
+from tests.engine.pruned import dropping_ids, filled, prune, rows_of
+from tests.engine.test_found import Meddling
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def test_pins(shared: Backend) -> None:
+    store = filled(shared)
+    assert store.pin("t", "1", reason="for the auditors") == "1"
+    assert store.pin("t", "1", reason="for me") == "1"
+    assert store.pin("t") == "81"
+    assert store.pin("t", "#0") == "0"
+    found = {(pin.id, pin.reason) for pin in store.pins("t")}
+    assert found == {("1", "for the auditors"), ("1", "for me"), ("81", ""), ("0", "")}
+    assert store.unpin("t", "1", reason="for me") == "1"
+    store.prune(keep_latest=True)
+    assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
+    store.unpin("t", "1")
+    store.unpin("t", "0")
+    store.prune(keep_latest=True)
+    assert [each.id for each in store.log("t")] == ["81", "7"]
+    with pytest.raises(NotFound, match="has no such pin"):
+        store.unpin("t", "7")
+    with pytest.raises(NotFound, match="has no such pin"):
+        store.unpin("t", "81", reason="another")
+    with pytest.raises(NotFound):
+        store.pin("t", "1")
+    with pytest.raises(NotFound):
+        store.pins("none")
+    with pytest.raises(Invalid):
+        store.pin("t", reason=3)  # type: ignore[arg-type]
+
+
+def test_whoever_drops_steps_leaves_pinned_ones(shared: Backend) -> None:
+    store = filled(shared)
+    store.pin("t", "1")
+    prune(store, dropping_ids("0", "1", "2"))
+    assert [each.id for each in store.log("t")][-2:] == ["3", "1"]
+    prune(store, dropping_ids("1"))
+    assert [each.id for each in store.log("t")][-1] == "1"
+
+
+def test_a_thread_with_pins_can_be_deleted(shared: Backend) -> None:
+    store = filled(shared)
+    store.pin("t", "1")
+    assert store.delete("t")
+    assert rows_of(shared)["refs"] == []
+
+
+def test_holds(shared: Backend) -> None:
+    store = filled(shared)
+    store.put("u", {})
+    store.hold("t", reason="case 17")
+    store.hold("t", reason="case 23")
+    assert [(each.thread, each.reason) for each in store.holds()] == [("t", "case 17"), ("t", "case 23")]
+    assert store.holds("u") == []
+    for _ in range(2):
+        with pytest.raises(Denied, match="case"):
+            store.delete("t")
+        with pytest.raises(Denied, match="case"):
+            store.prune(keep_last=1, threads="t")
+        with pytest.raises(Denied, match="case"):
+            store.prune(keep_last=1, threads="t", dry_run=True)
+        assert store.prune(keep_last=50, threads="t").kept == 10, "there is nothing to prune"
+        store.release("t", reason="case 17") if len(store.holds()) == 2 else None
+    report = store.prune(keep_last=1)
+    assert [(each.thread, each.code) for each in report.problems] == [("t", "denied")]
+    store.put("t", {"still": "saved"})
+    store.compact("t")
+    store.release("t")
+    assert store.holds("t") == []
+    assert store.prune(keep_last=1, threads="t").dropped > 5
+    assert store.delete("t")
+    with pytest.raises(NotFound, match="no such hold"):
+        store.release("u")
+    with pytest.raises(NotFound):
+        store.hold("none")
+    with pytest.raises(NotFound):
+        store.holds("none")
+
+
+def test_a_hold_without_a_reason(shared: Backend) -> None:
+    store = filled(shared)
+    store.hold("t")
+    with pytest.raises(Denied, match="the thread is held"):
+        store.delete("t")
+    store.release("t", reason="")
+    assert store.delete("t")
+
+
+def test_a_thread_holds_its_namespaces(shared: Backend) -> None:
+    store = filled(shared)
+    for name in ("t␟child", "t␟␟other"):
+        for n in range(3):
+            store.put(name, {"n": n})
+    store.hold("t", reason="case 17")
+    with pytest.raises(Denied, match="case 17"):
+        store.delete("t␟child")
+    with pytest.raises(Denied, match="case 17"):
+        store.prune(keep_last=1, threads="t␟child")
+    assert store.delete("t␟␟other")
+
+
+def test_langgraph_respects_holds(shared: Backend) -> None:
+    store = filled(shared)
+    saver = HoldfastSaver(store)
+    store.put("t␟child", {"n": 1})
+    store.hold("t", reason="case 17")
+    with pytest.raises(Denied, match="case 17"):
+        saver.delete_thread("t")
+    with pytest.raises(Denied, match="case 17"):
+        saver.prune(["t"])
+    with pytest.raises(Denied, match="case 17"):
+        saver.prune(["t"], strategy="delete")
+    assert len(store.log("t")) == 10
+    store.release("t")
+    saver.delete_thread("t")
+    assert store.threads() == []
+
+
+@pytest.mark.parametrize("what", ["read", "apply"])
+@pytest.mark.parametrize("at", range(20))
+@pytest.mark.parametrize("action", ["delete", "prune"])
+def test_a_hold_set_meanwhile_counts(shared: Backend, what: str, at: int, action: str) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared)
+    held: list[bool] = []
+
+    def act() -> None:
+        try:
+            other.hold("t", reason="just now")
+        except NotFound:
+            return  # it was deleted before
+        held.append(len(other.log("t")) == 10)
+
+    meddling.arm(act=act, **{what: at})
+    try:
+        store.delete("t") if action == "delete" else store.prune(keep_last=1, threads="t")
+    except Denied:
+        assert held
+    meddling.arm(act=lambda: None)
+    if held and held[0]:
+        assert len(other.log("t")) == 10
+
+
+def test_both_are_copied_to_another_store(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store, holdfast.open(f"sqlite:///{tmp_path}/b.db") as other:
+        for n in range(3):
+            store.put("t", {"n": n}, id=str(n))
+        store.pin("t", "1", reason="why")
+        store.hold("t", reason="case 17")
+        store.copy_to(other)
+        assert store.copy_to(other).skipped == 1
+        assert [(each.id, each.reason) for each in other.pins("t")] == [("1", "why")]
+        assert [each.reason for each in other.holds("t")] == ["case 17"]
+        store.release("t")
+        store.copy_to(other)
+        assert other.holds("t") == []
+
+
+def test_a_copy_under_another_name_is_not_held(shared: Backend) -> None:
+    store = filled(shared)
+    store.pin("t", "1", reason="why")
+    store.hold("t", reason="case 17")
+    prune_nothing = store.engine.copier.copy({store._line("t"): store._line("copy")})
+    run(prune_nothing)
+    assert store.holds("copy") == []
+    assert [each.id for each in store.pins("copy")] == ["1"]

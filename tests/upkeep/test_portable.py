@@ -1,0 +1,580 @@
+"""Threads are written to a file and brought back from it: the same, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Put, Scan
+from holdfast.backends.spaces import LINES, NODES, REFS, SPACES
+from holdfast.backends.wrap.counting import Counting
+from holdfast.engine.drivers import run
+from holdfast.engine.namespaces import thread_name
+from holdfast.engine.records import Line
+from holdfast.engine.verify import verify
+from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.store import Store
+from tests.codec.values import identical
+from tests.engine.lines import store_on
+from tests.engine.test_histories import Thread, perform, scripts
+from tests.servers.places import DURABLE, place
+from tests.store.test_copy_to import backend_of, check_same, fill, log_of
+
+
+def filled(threads: int = 3) -> Store:
+    store = store_on(Memory(), fold_every=4)
+    fill(store, threads)
+    return store
+
+
+@pytest.fixture
+def source() -> Store:
+    return filled()
+
+
+def is_empty(store: Store) -> bool:
+    return not any(run(backend_of(store).read([Scan(space, ()) for space in SPACES])))
+
+
+def is_sound(store: Store, thread: str) -> bool:
+    return not run(verify(store.engine.ground, Line("", thread))).findings
+
+
+# There and back -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["threads.jsonl", "threads.jsonl.gz"])
+@pytest.mark.parametrize("to", DURABLE)
+def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_path: Path) -> None:
+    file = tmp_path / name
+    rows = log_of(backend_of(source))
+    report = source.export(file)
+    count = sum(len(found) for space, found in rows.items() if space != LINES.name)
+    assert (report.threads, report.records, report.changing) == (3, count, ())
+    size = len(gzip.decompress(file.read_bytes())) if name.endswith(".gz") else file.stat().st_size
+    assert report.bytes == size
+    with holdfast.open(place(to, tmp_path)) as target:
+        imported = target.import_(file)
+        names = ("thread 0", "thread 1", "thread 2")
+        assert (imported.threads, imported.skipped) == (names, ())
+        assert imported.rows == sum(map(len, rows.values()))
+        check_same(source, target)
+        for thread in names:
+            assert [each.hash for each in target.log(thread)] == [each.hash for each in source.log(thread)]
+            assert identical(target.get(thread).state, source.get(thread).state)
+        again = target.import_(file)
+        assert (again.threads, again.skipped, again.rows) == ((), names, 0)
+        target.put("thread 0", {"goes": "on"})
+        assert target.import_(file).skipped == names, "what is in the file is there"
+        assert target.get("thread 0").state == {"goes": "on"}
+
+
+def test_the_file_can_be_looked_at(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "threads.jsonl", threads=["thread 1"])
+    lines = (tmp_path / "threads.jsonl").read_bytes().splitlines(keepends=True)
+    first, begin, *_, end, last = map(json.loads, lines)
+    assert (first["type"], first["version"]) == ("holdfast-export", 1)
+    assert (begin["type"], begin["tenant"], begin["thread"]) == ("thread", "", "thread 1")
+    assert end == {"type": "end", "rows": len(lines) - 4}
+    digest = hashlib.sha256(b"".join(lines[:-1])).hexdigest()
+    assert last == {"type": "checksum", "sha256": digest, "threads": 1, "rows": len(lines) - 4}
+
+
+def test_the_same_threads_make_the_same_file(source: Store, tmp_path: Path) -> None:
+    def told(name: str) -> bytes:
+        source.export(tmp_path / name)
+        data = (tmp_path / name).read_bytes()
+        text = gzip.decompress(data) if name.endswith(".gz") else data
+        return re.sub(rb'"time":"[^"]*"}\n', b"", text.rpartition(b'{"type":"checksum"')[0])
+
+    assert told("a.jsonl") == told("b.jsonl") == told("c.jsonl.gz")
+
+
+def test_a_file_that_is_open_is_written_and_read(source: Store) -> None:
+    file = io.BytesIO()
+    source.export(file, threads=iter(["thread 2"]))
+    assert not file.closed
+    target = store_on(Memory())
+    file.seek(0)
+    assert target.import_(file).threads == ("thread 2",)
+    assert not file.closed
+    zipped = io.BytesIO(gzip.compress(file.getvalue()))
+    assert target.import_(zipped).skipped == ("thread 2",)
+    for text in (io.StringIO(), io.TextIOWrapper(io.BytesIO())):
+        with pytest.raises(Invalid, match="as text"):
+            source.export(text)  # type: ignore[arg-type]
+        with pytest.raises(Invalid, match="as text"):
+            target.import_(text)  # type: ignore[arg-type]
+
+
+def test_through_a_pipe(source: Store) -> None:
+    read, write = os.pipe()
+    target = store_on(Memory())
+    with os.fdopen(read, "rb") as inward, os.fdopen(write, "wb") as outward:
+        import threading
+
+        def export() -> None:
+            source.export(outward)
+            outward.close()
+
+        exporting = threading.Thread(target=export)
+        exporting.start()
+        target.import_(inward)
+        exporting.join()
+    check_same(source, target)
+
+
+def test_async(tmp_path: Path, source: Store) -> None:
+    source.export(tmp_path / "threads.jsonl")
+
+    async def main() -> None:
+        async with await holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as target:
+            assert len((await target.import_(tmp_path / "threads.jsonl")).threads) == 3
+            assert (await target.export(tmp_path / "again.jsonl.gz")).threads == 3
+
+    asyncio.run(main())
+    back = store_on(Memory())
+    back.import_(tmp_path / "again.jsonl.gz")
+    check_same(source, back)
+
+
+def test_progress(source: Store, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None, str]] = []
+
+    def tell(done: int, total: int | None, what: str) -> None:
+        seen.append((done, total, what))
+
+    source.export(tmp_path / "f", progress=tell)
+    assert seen == [(n + 1, 3, f"thread {n}") for n in range(3)]
+    seen.clear()
+    store_on(Memory()).import_(tmp_path / "f", progress=tell)
+    assert seen == [
+        *((n + 1, None, f"read thread {n}") for n in range(3)),
+        *((n + 1, 3, f"verified thread {n}") for n in range(3)),
+        *((n + 1, 3, f"thread {n}") for n in range(3)),
+    ]
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    assert store_on(Memory()).export(tmp_path / "f").threads == 0
+    target = store_on(Memory())
+    assert target.import_(tmp_path / "f").threads == ()
+    assert is_empty(target)
+
+
+@settings(max_examples=15, deadline=None)
+@given(script=scripts(), fold_every=st.sampled_from([1, 3, 32]), pruned=st.booleans())
+def test_any_history_comes_back(script: list[Any], fold_every: int, pruned: bool) -> None:
+    store = store_on(Memory(), fold_every=fold_every)
+    thread = Thread(store)
+    for action, (state, chance) in script:
+        perform(thread, action, state, chance)
+    if pruned:
+        store.prune(keep_last=2)
+    with tempfile.TemporaryDirectory() as folder:
+        store.export(Path(folder) / "f")
+        target = store_on(Memory())
+        target.import_(Path(folder) / "f")
+    check_same(store, target)
+
+
+# Which threads ------------------------------------------------------------------------------------------------------
+
+
+def test_some_threads(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f", threads=["thread 2", "thread 0", "thread 2"])
+    target = store_on(Memory())
+    assert target.import_(tmp_path / "f", threads=["thread 0"]).threads == ("thread 0",)
+    assert [each.thread for each in target.threads()] == ["thread 0"]
+    with pytest.raises(NotFound, match="'thread 1'"):
+        target.export(tmp_path / "g", threads=["thread 1"])
+    assert not (tmp_path / "g").exists()
+    with pytest.raises(NotFound, match="no thread 'thread 1' in the file"):
+        target.import_(tmp_path / "f", threads=["thread 1"])
+    with pytest.raises(Invalid):
+        source.export(tmp_path / "f", threads="thread 1")
+    with pytest.raises(Invalid, match="'csv'"):
+        source.export(tmp_path / "f", format="csv")
+
+
+def test_namespaces_go_with_their_thread(tmp_path: Path) -> None:
+    source = store_on(Memory())
+    for name in ("chat", thread_name("chat", "child:1"), "chatty", thread_name("other", "child:1"), "other"):
+        source.put(name, {"in": name})
+    report = source.export(tmp_path / "f", threads=["chat", "other"])
+    assert report.threads == 4
+    target = store_on(Memory())
+    assert set(target.import_(tmp_path / "f", threads=["chat"]).threads) == {"chat", thread_name("chat", "child:1")}
+    target.import_(tmp_path / "f", threads=["chat"], as_thread="talk")
+    assert target.get(thread_name("talk", "child:1")).state == {"in": thread_name("chat", "child:1")}
+    alone = store_on(Memory())
+    assert alone.import_(tmp_path / "f", threads=[thread_name("chat", "child:1")]).threads == (
+        thread_name("chat", "child:1"),
+    )
+
+
+def test_under_another_name(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f")
+    for _ in range(2):
+        source.import_(tmp_path / "f", threads=["thread 1"], as_thread="copy")
+    assert [each.hash for each in source.log("copy")] == [each.hash for each in source.log("thread 1")]
+    assert identical(source.get("copy").state, source.get("thread 1").state)
+    assert source.names("copy") == source.names("thread 1")
+    assert is_sound(source, "copy")
+    with pytest.raises(Invalid, match="several"):
+        source.import_(tmp_path / "f", threads=["thread 0", "thread 1"], as_thread="copy")
+    with pytest.raises(Invalid, match="the file has several"):
+        source.import_(tmp_path / "f", as_thread="copy")
+    with pytest.raises(Invalid, match="not empty"):
+        source.import_(tmp_path / "f", threads=["thread 0"], as_thread="")
+
+
+def test_to_another_tenant(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="acme") as acme:
+        acme.put("t", {"whose": "acme"})
+        acme.export(tmp_path / "f")
+        hashes = [each.hash for each in acme.log("t")]
+    with holdfast.open(f"sqlite:///{tmp_path}/a.db", tenant="other") as other:
+        assert other.import_(tmp_path / "f").threads == ("t",)
+        assert other.get("t").state == {"whose": "acme"}
+        assert [each.hash for each in other.log("t")] == hashes
+        assert other.import_(tmp_path / "f").skipped == ("t",)
+
+
+def test_copying_some_threads(source: Store) -> None:
+    target = store_on(Memory())
+    assert source.copy_to(target, threads=["thread 1"]).threads == 1
+    assert [each.thread for each in target.threads()] == ["thread 1"]
+    with pytest.raises(NotFound):
+        source.copy_to(target, threads=["nowhere"])
+    with pytest.raises(Invalid, match="of one tenant"):
+        source.copy_to(target, threads=["thread 1"], tenants="all")
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f")
+    target = store_on(Memory())
+    target.put("thread 1", {"mine": 1})
+    before = log_of(backend_of(target))
+    with pytest.raises(Conflict, match="another thread of this name"):
+        target.import_(tmp_path / "f")
+    assert log_of(backend_of(target)) == before, "not even the threads before it"
+    assert target.import_(tmp_path / "f", threads=["thread 0", "thread 2"]).threads == ("thread 0", "thread 2")
+
+
+def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
+    target = store_on(Memory())
+    source.copy_to(target)
+    source.put("thread 0", {"here": 1})
+    target.put("thread 0", {"there": 1})
+    source.export(tmp_path / "f")
+    with pytest.raises(Conflict, match="has a checkpoint there that it has not here"):
+        target.import_(tmp_path / "f")
+    assert target.get("thread 0").state == {"there": 1}
+
+
+def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
+    target = store_on(Memory())
+    source.copy_to(target)
+    source.put("thread 0", {"more": 1})
+    source.export(tmp_path / "f")
+    dry = target.import_(tmp_path / "f", dry_run=True)
+    assert (dry.threads, dry.skipped, dry.rows) == (("thread 0",), ("thread 1", "thread 2"), 0)
+    assert target.get("thread 0").state != {"more": 1}
+    assert target.import_(tmp_path / "f").threads == ("thread 0",)
+    check_same(source, target)
+
+
+def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f", threads=["thread 0"])
+    hashes = [each.hash for each in source.log("thread 0")]
+    source.prune(keep_last=1, threads=["thread 0"])
+    assert len(source.log("thread 0")) < len(hashes)
+    assert source.import_(tmp_path / "f").threads == ("thread 0",)
+    assert [each.hash for each in source.log("thread 0")] == hashes
+    assert is_sound(source, "thread 0")
+
+
+def test_a_dry_run_writes_nothing(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f")
+    target = store_on(Memory())
+    assert len(target.import_(tmp_path / "f", dry_run=True).threads) == 3
+    assert is_empty(target)
+
+
+def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+    source = store_on(Memory(), fold_every=2)
+    for n in range(3):
+        source.put("t", {"n": n})
+    source.export(tmp_path / "f")
+    data = (tmp_path / "f").read_bytes()
+    target = store_on(Memory())
+    for at in range(0, len(data), 17):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << (at % 7)
+        with pytest.raises((Corrupt, Invalid, Unsupported)):
+            target.import_(io.BytesIO(bytes(flipped)))
+    for end in range(0, len(data), 211):
+        with pytest.raises((Corrupt, Invalid)):
+            target.import_(io.BytesIO(data[:end]))
+    with pytest.raises(Corrupt, match="after its end"):
+        target.import_(io.BytesIO(data + b"x"))
+    zipped = gzip.compress(data)
+    for broken in (zipped[:-20], zipped[:40], zipped[:200] + b"\0" * 20 + zipped[220:], b"\x1f\x8bnot at all"):
+        with pytest.raises((Corrupt, Invalid)):
+            target.import_(io.BytesIO(broken))
+    assert is_empty(target)
+
+
+def resealed(data: bytes, change: Callable[[list[dict[str, Any]]], None]) -> io.BytesIO:
+    """A file with other lines, and a checksum that is right."""
+    lines = [json.loads(line) for line in data.splitlines()[:-1]]
+    change(lines)
+    text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    threads, rows = (sum(line.get("type") == kind for line in lines) for kind in ("thread", "row"))
+    last = {"type": "checksum", "sha256": hashlib.sha256(text).hexdigest(), "threads": threads, "rows": rows}
+    return io.BytesIO(text + json.dumps(last, separators=(",", ":")).encode() + b"\n")
+
+
+def _drop(place: int) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        del lines[place]
+
+    return change
+
+
+def _of(lines: list[dict[str, Any]], space: str) -> dict[str, Any]:
+    return next(line for line in lines if line.get("space") == space)
+
+
+def _swap_bodies(lines: list[dict[str, Any]]) -> None:
+    one, two = [line for line in lines if line.get("space") == "steps"][:2]
+    one["body"], two["body"] = two["body"], one["body"]
+
+
+def _set(space: str, name: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        _of(lines, space)[name] = value
+
+    return change
+
+
+def _hash(lines: list[dict[str, Any]]) -> None:
+    _of(lines, "steps")["columns"][3] = "AAAA"
+
+
+def _number(lines: list[dict[str, Any]]) -> None:
+    _of(lines, "steps")["columns"][4] = 1 << 63
+
+
+def _twice(lines: list[dict[str, Any]]) -> None:
+    lines.insert(-1, _of(lines, "steps"))
+    lines[-1]["rows"] += 1
+
+
+def _without_a_node(lines: list[dict[str, Any]]) -> None:
+    lines.remove(_of(lines, "nodes"))
+    lines[-1]["rows"] -= 1
+
+
+def _columns(lines: list[dict[str, Any]]) -> None:
+    lines[1]["columns"].append(1)
+
+
+FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
+    "a thread does not end": (_drop(-1), "does not end"),
+    "a row in no thread": (_drop(1), "in no thread"),
+    "a row is missing": (_drop(3), "missing"),
+    "a thread in another": (lambda lines: lines.insert(2, lines[1]), "in another"),
+    "a second head": (lambda lines: lines.insert(2, lines[0]), "in its middle"),
+    "bodies are swapped": (_swap_bodies, "not what was written"),
+    "a body of nothing": (_set("nodes", "body", "AAAA"), "not what was written"),
+    "text for a number": (_set("steps", "key", ["0", "0"]), "cannot be read"),
+    "too short a key": (_set("steps", "key", [0]), "cannot be read"),
+    "no base64": (_set("nodes", "key", [1, "%%%"]), "cannot be read"),
+    "another hash": (_hash, "not what was written"),
+    "too large a number": (_number, "cannot be stored"),
+    "a row twice": (_twice, "twice"),
+    "a node is missing": (_without_a_node, "not sound"),
+    "other columns of a thread": (_columns, "other columns"),
+    "an unknown line": (lambda lines: lines.insert(2, {"type": "surprise"}), "cannot be read"),
+    "an unknown field": (lambda lines: lines[1].update(more=1), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), FORGED.values(), ids=FORGED.keys())
+def test_a_file_that_makes_no_sense_is_refused(
+    change: Callable[[list[dict[str, Any]]], None], says: str, tmp_path: Path
+) -> None:
+    source = store_on(Memory(), fold_every=2)
+    for n in range(5):
+        source.put("t", {"n": n})
+    source.export(tmp_path / "f")
+    target = store_on(Memory())
+    with pytest.raises(Corrupt, match=says):
+        target.import_(resealed((tmp_path / "f").read_bytes(), change))
+    assert is_empty(target)
+    assert target.import_(resealed((tmp_path / "f").read_bytes(), lambda _: None)).threads == ("t",)
+
+
+def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f", threads=["thread 0"])
+    data = (tmp_path / "f").read_bytes()
+    target = store_on(Memory())
+    with pytest.raises(Unsupported, match="version 2"):
+        target.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
+    with pytest.raises(Unsupported, match="'novelties'"):
+        target.import_(resealed(data, _set("steps", "space", "novelties")))
+    for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
+        with pytest.raises(Invalid, match="no file of exported threads"):
+            target.import_(io.BytesIO(other))
+    with pytest.raises(Corrupt, match="ends early"):
+        target.import_(io.BytesIO())
+    with pytest.raises(NotFound, match="no such file"):
+        target.import_(tmp_path / "nowhere")
+    with pytest.raises(Config, match="cannot be read"):
+        target.import_(tmp_path)
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.upkeep.portable._LONGEST", 1000)
+    with pytest.raises(Corrupt, match="too long"):
+        store_on(Memory()).import_(io.BytesIO(b"x" * 2000))
+
+
+def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
+    source.hold("thread 0", reason="audit")
+    source.export(tmp_path / "f", threads=["thread 0"])
+    target = store_on(Memory())
+
+    def lease(lines: list[dict[str, Any]]) -> None:
+        lines.insert(-1, {"type": "row", "space": "refs", "key": ["lease", "rewrite", ""], "columns": ["x", 1]})
+        lines[-1]["rows"] += 1
+
+    target.import_(resealed((tmp_path / "f").read_bytes(), lease))
+    kinds = {row.key[2] for row in run(backend_of(target).read([Scan(REFS, ())]))[0]}
+    assert "lease" not in kinds
+    assert [each.reason for each in target.holds("thread 0")] == ["audit"]
+
+
+# Writing ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_thread_is_not_exported(source: Store, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"an older export")
+    (rows,) = run(backend_of(source).read([Scan(NODES, ("", "thread 1"))]))
+    run(backend_of(source).apply([Put(NODES, rows[0]._replace(body=rows[0].body[:-1]))]))
+    with pytest.raises(Corrupt, match="thread 1"):
+        source.export(file)
+    assert file.read_bytes() == b"an older export"
+    assert [each.name for each in tmp_path.iterdir()] == ["f"], "nothing is left lying about"
+    assert source.export(file, threads=["thread 0"]).threads == 1
+
+
+def test_a_place_that_cannot_be_written(source: Store, tmp_path: Path) -> None:
+    with pytest.raises(Config, match="cannot be written"):
+        source.export(tmp_path / "no" / "folder" / "f")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(Config, match="could not be written"):
+        source.export(tmp_path / "taken")
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_disk_that_is_full(source: Store) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    class Gone(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(Config, match="No space left"):
+        source.export(Full())
+    with pytest.raises(BrokenPipeError):
+        source.export(Gone())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no modes")
+def test_the_file_has_the_mode_that_files_have(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f")
+    (tmp_path / "plain").write_bytes(b"")
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    source = filled()
+
+    def tell(done: int, total: int | None, what: str) -> None:
+        if done == 1:
+            source.delete("thread 1")
+
+    assert source.export(tmp_path / "f", progress=tell).threads == 2
+    target = store_on(Memory())
+    assert target.import_(tmp_path / "f").threads == ("thread 0", "thread 2")
+
+
+def test_threads_are_read_one_after_another(tmp_path: Path) -> None:
+    """Not all at once: what lies on the disk beside is one thread at a time."""
+    counting = Counting(Memory())
+    source = store_on(counting, fold_every=4)
+    for n in range(20):
+        source.put(f"t{n}", {"n": n, "text": "x" * 1000})
+    largest = 0
+
+    def tell(done: int, total: int | None, what: str) -> None:
+        nonlocal largest
+        beside = list(Path(tempfile.gettempdir()).glob("holdfast-*/passing.db*"))
+        largest = max(largest, sum(each.stat().st_size for each in beside if each.exists()))
+
+    source.export(tmp_path / "f", progress=tell)
+    assert largest < 20_000_000
+
+
+# States alone -------------------------------------------------------------------------------------------------------
+
+
+def test_states_for_other_tools(tmp_path: Path) -> None:
+    source = store_on(Memory(), fold_every=3)
+    for n in range(70):
+        state = {"messages": [f"m{m}" for m in range(n)], "pair": (1, 2), "large": "y" * 100_000 if n == 5 else ""}
+        source.put("t", state, metadata={"n": n})
+    source.put("u", {"$tuple": [1]})
+    seen: list[tuple[int, int | None, str]] = []
+    report = source.export(tmp_path / "f.jsonl", format="json", progress=lambda *told: seen.append(told))
+    assert (report.threads, report.records) == (2, 71)
+    assert seen == [(1, 2, "t"), (2, 2, "u")]
+    documents = [json.loads(line) for line in (tmp_path / "f.jsonl").read_bytes().splitlines()]
+    codec = source.engine.ground.codec
+    found = {each["checkpoint"]: each for each in documents}
+    for thread in ("t", "u"):
+        for checkpoint in source.log(thread):
+            told = found[checkpoint.id]
+            assert identical(codec.from_json(told["state"]), source.get(thread, checkpoint.id).state)
+            assert codec.from_json(told["metadata"]) == checkpoint.metadata
+            assert (told["thread"], told["parent"], told["hash"]) == (thread, checkpoint.parent, checkpoint.hash)
+            assert told["time"] == checkpoint.time.isoformat()
+    assert [each["metadata"].get("n") for each in documents[:70]] == list(range(69, -1, -1))
+    assert documents[0]["state"]["pair"] == {"$tuple": [1, 2]}
+    with pytest.raises(Invalid, match="no file of exported threads"):
+        store_on(Memory()).import_(tmp_path / "f.jsonl")

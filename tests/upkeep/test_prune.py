@@ -1,0 +1,408 @@
+"""Threads are pruned by a policy: what is kept reads as before, and a dry run says what the real one does."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.backends.port import Backend, Delete, Put, Row
+from holdfast.backends.spaces import NODES, REFS
+from holdfast.engine.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.records import Line
+from holdfast.engine.weights import row_bytes
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.store import Store
+from holdfast.upkeep.pruning import Pruned, PrunedThread
+from holdfast.upkeep.retention import Retention
+from tests.codec.values import identical
+from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.pruned import LARGE, LINE, Picture, check_pruned, decorate, filled, go_on, rows_of
+from tests.engine.test_found import Meddling
+from tests.engine.test_histories import Thread, scripts
+
+DAY = 24 * 3600 * 10**9
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def states_of(store: Store, thread: str) -> dict[str, Any]:
+    return {each.id: store.get(thread, each.id).state for each in store.log(thread)}
+
+
+def stored_bytes(on: Backend, line: Line = LINE) -> int:
+    """How many bytes all rows of a line take."""
+    return sum(row_bytes(row) for rows in rows_of(on, line).values() for row in rows)
+
+
+def dropped_ids(report: Pruned, thread: str = "t") -> list[str]:
+    (found,) = [each for each in report.threads if each.thread == thread]
+    return sorted(each.id for each in found.checkpoints if not each.kept)
+
+
+def without_rewriting(report: Pruned) -> list[Any]:
+    return [(each.thread, each.kept, each.dropped, each.rows, each.bytes, each.checkpoints) for each in report.threads]
+
+
+# What is kept -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    script=scripts(),
+    fold_every=st.sampled_from([2, 3, 32]),
+    bits=st.integers(0, (1 << 30) - 1),
+    rules=st.fixed_dictionaries(
+        {"keep_last": st.integers(1, 6)},
+        optional={"keep_named": st.booleans(), "keep_hourly": st.integers(1, 3), "keep_where": st.just("step:2..4")},
+    ),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_every_retained_state_is_equal(
+    kind: str, script: list[Any], fold_every: int, bits: int, rules: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        on = backend(kind, Path(folder))
+        store = store_on(on, fold_every=fold_every)
+        thread = Thread(store)
+        go_on(thread, script)
+        merged(thread)
+        decorate(store, sorted(thread.saved), bits)
+        pinned = sorted(thread.saved)[bits % len(thread.saved)]
+        store.pin("t", pinned, reason="wanted")
+        writes = {str(row.key[2]) for row in rows_of(on)["writes"]}
+        before, whole, size = Picture(store), states_of(store, "t"), stored_bytes(on)
+        heads = {branch.name: store.get("t", branch=branch.name).id for branch in store.branches("t") if branch.name}
+        planned = store.prune(threads="t", dry_run=True, **rules)
+        assert stored_bytes(on) == size, "a dry run changes nothing"
+        done = store.prune(threads="t", **rules)
+        assert without_rewriting(done) == without_rewriting(planned)
+        assert size - stored_bytes(on) == done.bytes
+        gone = set(dropped_ids(done))
+        if done.dropped or len(before.steps) > len(whole):
+            last = {each.point[:2] for id, each in before.last().items() if id not in gone}
+            check_pruned(store, before, before.steps.keys() - last, writes)
+        assert identical(states_of(store, "t"), {id: state for id, state in whole.items() if id not in gone})
+        assert not gone & {pinned, max(whole), *heads.values()}
+        assert {name: store.get("t", branch=name).id for name in heads} == heads
+        again = store.prune(threads="t", **rules)
+        assert again.dropped == 0
+        assert again.bytes == 0
+        store.put("t", {"goes": "on"}, id="zzz")
+        assert store.get("t").state == {"goes": "on"}
+        run(on.close())
+
+
+def merged(thread: Thread) -> None:
+    """Merge the branches that there are."""
+    for branch in thread.forks:
+        try:
+            made = thread.store.merge("t", branch, strategy="theirs")
+        except HoldfastError:
+            continue  # nothing to merge
+        thread.saved[made.id] = thread.store.get("t", made.id).state
+
+
+def test_a_report_says_what_goes_and_why(shared: Backend) -> None:
+    store = filled(shared)
+    store.tag("t", "good", "2")
+    report = store.prune(Retention(keep_last=2), threads="t")
+    (found,) = report.threads
+    assert [(each.id, each.kept, each.reasons) for each in found.checkpoints] == [
+        ("81", True, ("latest", "last of side", "last")),
+        ("80", True, ("last",)),
+        ("7", True, ("last of main",)),
+        *((str(n), False, ()) for n in (6, 5, 4, 3)),
+        ("2", True, ("tag good",)),
+        *((str(n), False, ()) for n in (1, 0)),
+    ]
+    assert (report.kept, report.dropped, report.dry_run) == (4, 6, False)
+    assert [each.id for each in store.log("t")] == ["81", "80", "7", "2"]
+    assert found.checkpoints[0].time == store.get("t", "81").time
+
+
+def test_old_revisions_go(shared: Backend) -> None:
+    store = filled(shared)
+    store.put("t", {"n": "revised"}, id="6")
+    before = len(rows_of(shared)["steps"])
+    report = store.prune(keep_last=100)
+    assert report.dropped == 0
+    assert len(rows_of(shared)["steps"]) < before
+    assert store.get("t", "6").state == {"n": "revised"}
+    assert report.bytes > 0
+
+
+def test_leftovers_of_a_rewrite_that_died_are_counted(shared: Backend) -> None:
+    store = filled(shared)
+    form = int(rows_of(shared)["lines"][0].columns[2])
+    run(shared.apply([Put(NODES, Row((*LINE, form + 1, b"left"), (), b"x" * 1000))]))
+    size = stored_bytes(shared)
+    planned = store.prune(threads="t", keep_last=3, dry_run=True)
+    done = store.prune(threads="t", keep_last=3)
+    assert planned.bytes == done.bytes == size - stored_bytes(shared)
+    assert planned.bytes > 1000
+
+
+def test_words_go_with_their_steps_and_stay_with_what_is_said(shared: Backend) -> None:
+    store = store_on(shared)
+    store.index()
+    for n in range(6):
+        store.put("t", {"messages": [f"word{i}" for i in range(n + 1)], "n": f"only{n}"}, id=str(n))
+    store.prune(threads="t", keep_last=2)
+    assert len(rows_of(shared)["words"]) == 2
+    assert [match.id for match in store.search("word0").matches] == ["4"]
+    assert [match.id for match in store.search("word5").matches] == ["5"]
+    assert store.search("only2").matches == []
+
+
+# Which threads ----------------------------------------------------------------------------------------------------
+
+
+def many(on: Backend, count: int = 6, **settings: Any) -> Store:
+    store = store_on(on, **settings)
+    for number in range(count):
+        for n in range(5):
+            store.put(f"{'ab'[number % 2]}{number}", {"n": n, "text": f"{n} " * 50}, id=f"{n}")
+    return store
+
+
+def test_some_by_name_by_prefix_by_query_or_all(shared: Backend) -> None:
+    store = many(shared)
+    assert [each.thread for each in store.prune(keep_last=4, threads=["a0", "b1"]).threads] == ["a0", "b1"]
+    assert [each.thread for each in store.prune(keep_last=4, prefix="b").threads] == ["b1", "b3", "b5"]
+    assert [each.thread for each in store.prune(keep_last=4, where="steps>4").threads] == ["a2", "a4"]
+    report = store.prune(keep_last=3)
+    assert [each.thread for each in report.threads] == ["a0", "a2", "a4", "b1", "b3", "b5"]
+    assert report.dropped == 6
+    assert {len(store.log(each.thread)) for each in store.threads()} == {3}
+    with pytest.raises(NotFound):
+        store.prune(keep_last=3, threads="none")
+    with pytest.raises(Invalid, match="by name, or by a prefix"):
+        store.prune(keep_last=3, threads="a0", prefix="a")
+    with pytest.raises(Invalid):
+        store.prune()
+
+
+def test_what_a_query_matches_is_kept(shared: Backend) -> None:
+    store = filled(shared)
+    report = store.prune(keep_where="meta.n<2")
+    assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
+    assert report.threads[0].checkpoints[-1].reasons == ("matches",)
+    with pytest.raises(Invalid):
+        store.prune(keep_where="meta.n<")
+
+
+def test_by_age(shared: Backend) -> None:
+    clock = Clock()
+    store = store_on(shared, clock=clock)
+    for n in range(5):
+        store.put("t", {"n": n}, id=str(n))
+        clock.now += DAY
+    store.prune(keep_within="36h")
+    assert [each.id for each in store.log("t")] == ["4"]
+
+
+def test_namespaces_go_with_their_thread(shared: Backend) -> None:
+    store = many(shared, 1)
+    for name in ("a0␟child", "a0␟child|inner", "a0␟␟b", "a00"):
+        for n in range(5):
+            store.put(name, {"n": n}, id=str(n))
+    report = store.prune(keep_last=2, threads="a0")
+    assert [each.thread for each in report.threads] == ["a0", "a0␟child", "a0␟child|inner"]
+    assert [len(store.log(name)) for name in ("a0", "a0␟child", "a0␟child|inner", "a0␟␟b", "a00")] == [2, 2, 2, 5, 5]
+    assert len(store.prune(keep_last=2, threads="a0␟child").threads) == 1
+
+
+def test_progress_and_each(shared: Backend) -> None:
+    store = many(shared)
+    told: list[Any] = []
+    each: list[PrunedThread] = []
+    report = store.prune(keep_last=2, progress=lambda *how: told.append(how), each=each.append)
+    assert told[0] == (1, 6, "a0")
+    assert told[-1] == (6, 6, "b5")
+    assert [len(found.checkpoints) for found in each] == [5] * 6
+    assert all(not found.checkpoints for found in report.threads)
+    assert (report.kept, report.dropped) == (12, 18)
+
+
+# Sizes ------------------------------------------------------------------------------------------------------------
+
+
+def bulky(store: Store, thread: str, count: int = 12) -> None:
+    for n in range(count):
+        store.put(thread, {"n": n, "text": f"{thread}{n}" + chr(97 + n) * 3000, "log": list(range(n))}, id=f"{n:02}")
+
+
+@pytest.mark.parametrize("most", [100, 1500, 2500, 4000])
+def test_a_thread_fits(shared: Backend, most: int) -> None:
+    store = store_on(shared, fold_every=3)
+    bulky(store, "t")
+    whole = states_of(store, "t")
+    planned = store.prune(max_thread_bytes=most, dry_run=True)
+    report = store.prune(max_thread_bytes=most)
+    assert (planned.bytes, planned.dropped, planned.over) == (report.bytes, report.dropped, report.over)
+    left = states_of(store, "t")
+    assert left == {id: whole[id] for id in sorted(whole)[report.dropped :]}, "the oldest go"
+    size = store.thread("t").bytes
+    assert size <= most if not report.over else (len(left), size - most) == (1, report.over)
+    if most == 4000:
+        assert report.dropped == 0
+    elif most > 100:
+        assert 0 < report.dropped < 11
+
+
+def test_all_threads_together_fit(shared: Backend) -> None:
+    clock = Clock()
+    store = store_on(shared, fold_every=3, clock=clock)
+    for thread in ("old", "new"):
+        bulky(store, thread)
+        clock.now += DAY
+    whole = sum(each.bytes for each in store.threads())
+    most = whole * 2 // 3
+    planned = store.prune(max_bytes=most, dry_run=True)
+    report = store.prune(max_bytes=most)
+    assert (planned.bytes, planned.left, planned.over) == (report.bytes, report.left, report.over)
+    assert sum(each.bytes for each in store.threads()) == report.left
+    assert whole // 3 < (report.left or 0) <= most
+    assert len(store.log("new")) == 12, "the oldest go first, wherever they are"
+    assert store.get("old").state["n"] == 11
+    report = store.prune(max_bytes=1)
+    assert report.over == (report.left or 0) - 1
+    assert [len(store.log(thread)) for thread in ("old", "new")] == [1, 1]
+
+
+def test_what_is_held_counts_and_stays(shared: Backend) -> None:
+    store = store_on(shared, fold_every=3)
+    bulky(store, "t")
+    store.hold("t", reason="wanted")
+    size = store.thread("t").bytes
+    report = store.prune(max_bytes=size // 2)
+    assert (report.left, report.over, report.dropped) == (size, size - size // 2, 0)
+    assert [each.code for each in report.problems] == ["denied"]
+
+
+# Others -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_rewrite_under_way_is_reported_and_the_pass_goes_on(shared: Backend) -> None:
+    store = many(shared)
+    lease = Lease(store.engine.ground, Line("", "a2"), "rewrite")
+    run(lease.take())
+    report = store.prune(keep_last=2)
+    (problem,) = report.problems
+    assert (problem.thread, problem.code, problem.dropped) == ("a2", "under-way", 0)
+    assert report.dropped == 15
+    assert len(store.log("a2")) == 5
+    with pytest.raises(Conflict):
+        store.prune(keep_last=2, threads="a2")
+    planned = store.prune(keep_last=2, dry_run=True)
+    assert planned.dropped == 3
+    run(lease.give_back())
+    assert store.prune(keep_last=2).bytes == planned.bytes
+
+
+def test_a_thread_that_is_damaged_is_reported(shared: Backend) -> None:
+    store = many(shared, fold_every=2)
+    for row in rows_of(shared, Line("", "a2"))["nodes"]:
+        run(shared.apply([Put(NODES, row._replace(body=b"damaged"))]))
+    store = store_on(shared, fold_every=2, cache_bytes=0)
+    report = store.prune(keep_last=2)
+    assert [(each.thread, each.code) for each in report.problems] == [("a2", "corrupt")]
+    with pytest.raises(Corrupt):
+        store.prune(keep_last=2, threads="a2", dry_run=True)
+
+
+def test_a_thread_that_is_deleted_meanwhile_is_left(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store = many(meddling, 2)
+    other = store_on(shared)
+    for at in range(12):
+        if not other.threads(prefix="b1"):
+            for n in range(5):
+                other.put("b1", {"n": n}, id=str(n))
+        meddling.arm(act=lambda: other.delete("b1"), read=at)
+        report = store.prune(keep_last=2)
+        assert not report.problems
+
+
+@pytest.mark.parametrize("at", range(0, 60, 3))
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_pin_set_meanwhile_counts(shared: Backend, at: int, dry_run: bool) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, fold_every=3)
+    pinned: list[str] = []
+
+    def act() -> None:
+        try:
+            pinned.append(other.pin("t", "1", reason="now"))
+        except NotFound:
+            return  # it was over before
+
+    meddling.arm(act=act, read=at)
+    store.prune(keep_last=2, threads="t", dry_run=dry_run)
+    if pinned:
+        assert other.get("t", "1").state["n"] == 1
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_others_save_while_it_is_tried_out(shared: Backend, at: int) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling, cache_bytes=0)
+    other = store_on(shared, fold_every=3)
+
+    def act() -> None:
+        other.put("t", {"n": "new"}, id="9")
+        other.compact("t")
+
+    meddling.arm(act=act, read=at)
+    report = store.prune(keep_last=2, threads="t", dry_run=True)
+    assert report.dropped in (7, 8)
+
+
+def test_the_file_gets_smaller(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
+        for n in range(300):
+            store.put("t", {"n": n, "text": f"{n}" * 2000, "large": f"{LARGE}{n % 40}"})
+        before = store.stats().bytes
+        report = store.prune(keep_last=10)
+        assert report.dropped == 290
+        assert store.stats().bytes < before // 2
+
+
+def test_awaited(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with holdfast.aopen(f"sqlite:///{tmp_path}/store.db") as store:
+            for n in range(5):
+                await store.put("t", {"n": n}, id=str(n))
+            await store.pin("t", "1", reason="why")
+            assert (await store.prune(keep_last=1)).dropped == 3
+            assert [pin.id for pin in await store.pins("t")] == ["1"]
+
+    asyncio.run(go())
+
+
+def test_references_of_what_goes_go(shared: Backend) -> None:
+    store = filled(shared)
+    store.name("t", "best", "4")
+    store.pin("t", "5", reason="r")
+    store.hold("t", reason="for now")
+    store.release("t")
+    store.prune(keep_last=2, keep_named=False)
+    assert [(row.key[2], row.columns[0]) for row in rows_of(shared)["refs"]] == [("pin", "5")]
+    run(shared.apply([Delete(REFS, (*LINE, "pin"))]))
+    store.prune(keep_last=2, keep_named=False)
+    assert "5" not in states_of(store, "t")
