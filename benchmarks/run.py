@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import (
     cases,
+    history,
     langgraph_chat,
     langgraph_long,
     langgraph_plot,
     langgraph_shapes,
     langgraph_tasks,
+    prune,
     server_chat,
     server_tasks,
     store_cases,
@@ -41,6 +43,8 @@ CASES: tuple[Case, ...] = (
     *server_tasks.CASES,
     *store_latency.CASES,
     *store_counts.CASES,
+    *prune.CASES,
+    *history.CASES,
 )
 
 

@@ -1,10 +1,11 @@
-"""`import holdfast` is cheap: under 100 ms, and none of the heavy libraries come along."""
+"""`import holdfast` is cheap: under 100 ms, and none of the heavy libraries come along. Nor do they for a command."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,49 @@ def test_import_loads_nothing_heavy(module: str) -> None:
     loaded = set(json.loads(run(code)))
     assert module in loaded
     assert loaded.isdisjoint(HEAVY)
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a command loads, beyond those of a bare interpreter."""
+    code = (
+        "import json, os, sys; before = set(sys.modules);"
+        "from holdfast.cli.main import main;"
+        "out = os.dup(1); os.dup2(os.open(os.devnull, os.O_WRONLY), 1);"
+        f"code = main({list(arguments)!r}); sys.stdout.flush(); os.dup2(out, 1);"
+        "assert code == 0, code;"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    return set(json.loads(run(code)))
+
+
+# What takes long to load, and no command that only looks needs.
+SLOW = {
+    *HEAVY,
+    *{"email", "importlib.metadata", "importlib.resources", "multiprocessing", "sqlite3", "ssl", "subprocess"},
+    *{"tempfile", "tomllib", "difflib", "unittest", "zipfile", "orjson", "cryptography", "psycopg", "pymongo", "redis"},
+}
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",)], ids=" ".join)
+def test_help_loads_neither_a_store_nor_a_command(arguments: tuple[str, ...]) -> None:
+    loaded = loaded_by(*arguments)
+    assert not loaded & (SLOW | {"apsw", "msgspec", "holdfast.store", "holdfast.cli.threads"})
+    assert {name for name in loaded if name.startswith("holdfast.")} == {
+        *("holdfast.errors", "holdfast.cli", "holdfast.cli.main", "holdfast.cli.frame"),
+        *("holdfast.cli.failures", "holdfast.cli.output", "holdfast.cli.text"),
+    }
+
+
+@pytest.mark.parametrize("arguments", [("threads",), ("threads", "--json"), ("log", "t"), ("show", "t")], ids=" ".join)
+def test_commands_that_look_load_nothing_slow(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/agents.db"
+    run(f"import holdfast; store = holdfast.open({url!r}); store.put('t', {{'a': 1}}); store.close()")
+    loaded = loaded_by(*arguments, "--store", url)
+    assert sorted(loaded & SLOW) == []
+    if arguments[0] == "threads":
+        # What saves, rewrites, searches or compares has no business here.
+        assert loaded.isdisjoint(
+            f"holdfast.engine.{name}" for name in ("append", "rebase", "rewrite", "projection", "words", "moving")
+        )
+        assert not [name for name in loaded if name.startswith(("holdfast.history.", "holdfast.upkeep."))]
+        assert len(loaded) < 300

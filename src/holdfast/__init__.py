@@ -37,8 +37,15 @@ if TYPE_CHECKING:
     from holdfast.errors import Unsupported as Unsupported
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
+    from holdfast.ops.doctor import doctor as doctor
+    from holdfast.ops.explanations import explain as explain
+    from holdfast.ops.jobs import AsyncJobs as AsyncJobs
+    from holdfast.ops.jobs import Jobs as Jobs
+    from holdfast.ops.runner import AsyncRunner as AsyncRunner
+    from holdfast.ops.runner import Runner as Runner
     from holdfast.store import AsyncStore as AsyncStore
     from holdfast.store import Store as Store
+    from holdfast.upkeep.retention import Retention as Retention
 
     register = default_registry.register
     allow: Callable[..., Any] = default_registry.allow
@@ -69,8 +76,13 @@ _ERRORS = (
     "Unsupported",
 )
 _CODEC = ("Codec", "Inert", "Limits", "Registry")
+_DOCTOR = ("doctor",)
+_EXPLANATIONS = ("explain",)
+_JOBS = ("AsyncJobs", "Jobs")
 _OPENING = ("aopen", "open")
 _REGISTRY = ("allow", "register")
+_RETENTION = ("Retention",)
+_RUNNER = ("AsyncRunner", "Runner")
 _STORE = ("AsyncStore", "Store")
 
 __all__ = [  # noqa: PLE0604 - strings all of them
@@ -78,9 +90,14 @@ __all__ = [  # noqa: PLE0604 - strings all of them
     *_CHECKPOINTER,
     *_CHECKPOINTS,
     *_CODEC,
+    *_DOCTOR,
     *_ERRORS,
+    *_EXPLANATIONS,
+    *_JOBS,
     *_OPENING,
     *_REGISTRY,
+    *_RETENTION,
+    *_RUNNER,
     *_STORE,
     "__version__",
 ]
@@ -99,10 +116,20 @@ def __getattr__(name: str) -> Any:
         from holdfast import codec as found
     elif name in _ERRORS:
         from holdfast import errors as found
+    elif name in _DOCTOR:
+        from holdfast.ops import doctor as found
+    elif name in _EXPLANATIONS:
+        from holdfast.ops import explanations as found
+    elif name in _JOBS:
+        from holdfast.ops import jobs as found
     elif name in _OPENING:
         from holdfast import opening as found
     elif name in _REGISTRY:
         from holdfast.codec.registry import default_registry as found
+    elif name in _RETENTION:
+        from holdfast.upkeep import retention as found
+    elif name in _RUNNER:
+        from holdfast.ops import runner as found
     elif name in _STORE:
         from holdfast import store as found
     if found is None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from holdfast import arguments
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from holdfast.history.merging import Resolve
     from holdfast.history.search import Page
     from holdfast.upkeep.exporting import Exported
+    from holdfast.upkeep.heads import Heads
     from holdfast.upkeep.importing import Imported
     from holdfast.upkeep.keeping import HoldInfo, PinInfo
     from holdfast.upkeep.orphans import Orphans
     from holdfast.upkeep.portable import Place
     from holdfast.upkeep.pruning import Pruned, PrunedThread
+    from holdfast.upkeep.quarantine import Quarantined
+    from holdfast.upkeep.repair import Repaired
     from holdfast.upkeep.retention import Retention, Rules
+    from holdfast.upkeep.verifying import Report
 
 
 class Operations(Basics):
@@ -353,6 +357,81 @@ class Operations(Basics):
         return await orphans.sweep(self.engine, self.tenant, grace=grace, dry_run=dry_run, progress=progress)
 
     # Verifying, repairing (V) ---------------------------------------------------------------------------------
+
+    @operation
+    async def verify(
+        self,
+        thread: str | None = None,
+        *,
+        level: str = "hashes",
+        heads: Heads | None = None,
+        progress: Progress | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> Report:
+        """See whether a thread, or all of this tenant's and the store itself, are as they were written.
+
+        `level` says how deep to look: `structure` (everything is where it should be), `hashes` (every hash recomputed,
+        everything there that a state needs) or `decode` (every state put together, every value decoded). Against `heads`
+        that were exported before, even a lost end is found. What is found is in the report; nothing is raised and
+        nothing changed. Writers may go on meanwhile. `after` a thread by name, and for a `limit` of threads, a long
+        verification is done in parts: `report.next` says where to go on.
+        """
+        from holdfast.upkeep import verifying
+
+        threads = None if thread is None else [self._line(thread).name]
+        return await verifying.verify(
+            self.engine,
+            self.tenant,
+            threads,
+            level=verifying.level_of(level),
+            heads=heads,
+            progress=progress,
+            after=after,
+            limit=limit,
+        )
+
+    @operation
+    async def heads(self, thread: str | None = None) -> Heads:
+        """Where every thread ends: keep it elsewhere (`heads.save(path)`), and give it to `verify` later."""
+        from holdfast.upkeep.heads import export_heads
+
+        threads = None if thread is None else [self._line(thread).name]
+        return await export_heads(self.engine, self.tenant, threads)
+
+    @operation
+    async def repair(
+        self,
+        source: Operations | str | Sequence[Operations | str] = (),
+        *,
+        thread: str | None = None,
+        heads: Heads | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Repaired:
+        """Mend what is damaged, from other stores with the same history: mirrors, copies or backups, by themselves or
+        by URL. Whatever is taken from them is checked by its hash.
+
+        What no source has is salvaged: every checkpoint that still reads is kept, and the rest goes to `quarantine`. A
+        damaged SQLite file is replaced by a new one with all that can be read, and kept beside it. With `dry_run`
+        nothing is changed, and the same is told. Interrupted, it is begun again.
+        """
+        from holdfast.upkeep import repair
+
+        given = [source] if isinstance(source, str | Operations) else list(source)
+        threads = None if thread is None else [self._line(thread).name]
+        async with repair.opened_sources(self.engine, given, self.tenant) as sources:
+            return await repair.repair(
+                self.engine, self.tenant, sources, threads=threads, heads=heads, dry_run=dry_run, progress=progress
+            )
+
+    @operation
+    async def quarantine(self, thread: str | None = None) -> list[Quarantined]:
+        """What repairs took out of threads because it was damaged, as it was found."""
+        from holdfast.upkeep.quarantine import quarantined
+
+        threads = None if thread is None else [self._line(thread).name]
+        return [each async for each in quarantined(self.engine, self.tenant, threads)]
 
     # Moving: copies, export, import (W) -----------------------------------------------------------------------
 

@@ -509,6 +509,13 @@ def test_an_index_of_words_that_is_damaged_is_damage(store: SQLite) -> None:
     assert run(store.check())
 
 
+def test_an_index_of_words_that_is_none_is_damage(store: SQLite) -> None:
+    assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
+    store._connections.writer().execute("DROP TABLE words_index; CREATE TABLE words_index (other)")
+    with pytest.raises(Corrupt):
+        run(store.match("t", ["word"]))
+
+
 def test_size_counts_the_log(store: SQLite, path: Path) -> None:
     before = run(store.size())
     assert run(store.apply([Create(STEPS, step(0, body=bytes(500_000)))])) is None

@@ -81,6 +81,30 @@ def test_people_are_asked(hf: Hf, url: str) -> None:
     assert state(url) == {"n": 2, "plan": ["think", "ours", "theirs"], "text": "a\n", "theirs": True}
 
 
+def test_what_is_nothing_or_long_is_shown(hf: Hf, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(url) as store:
+        store.update("t", {}, remove=["text"], branch="main")
+        store.update("t", {"text": {"lines": ["a", "b"], "by": "them"}}, branch="draft")
+    shown = hf("merge", "t", "draft", "--into", "main", "--resolve", "n=ours", "--resolve", "plan=ours").lines
+    assert shown == [
+        "both changed text", "  base:", "    a", "    ", "  ours: (nothing)",
+        "  theirs:", "    lines:", "      - a", "      - b", "    by: them",
+    ]  # fmt: skip
+    monkeypatch.setattr("click.edit", lambda text, extension: "[1, 2]")
+    words = ("--into", "main", "-i", "--resolve", "n=ours", "--resolve", "plan=ours")
+    assert hf("merge", "t", "draft", *words, typed="e\n").code == 0
+    assert state(url)["text"] == [1, 2]
+
+
+def test_a_checkpoint_that_is_followed_by_another(hf: Hf, url: str) -> None:
+    with holdfast.open(url) as store:
+        head = store.resolve("t", "main").id
+        store.update("t", {"more": 1}, branch="main")
+    refused = hf("merge", "t", "draft", "--into", head, "-s", "ours")
+    assert (refused.code, refused.out) == (4, "")
+    assert "follows" in refused.err
+
+
 def test_people_may_quit(hf: Hf, url: str) -> None:
     before = state(url)
     quit_ = hf("merge", "t", "draft", "-i", typed="o\nq\n")

@@ -11,7 +11,7 @@ from holdfast.backends.port import Backend, Batch, Query, Row, Scan
 from holdfast.backends.spaces import SPACES
 from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
-from holdfast.engine.lines import Place
+from holdfast.engine.layout import Place
 from holdfast.engine.records import Branch, Line, Point
 from holdfast.engine.rewrite import Choice, Choose
 from holdfast.engine.writes import Write

@@ -36,6 +36,7 @@ def names(store: Store) -> list[str]:
 def check(store: Store) -> None:
     """Every state that is there can be read, and the readable rows tell of just those."""
     ids = {each.id for each in store.log("t")}
+    assert store.verify("t", level="decode").findings == []
     for id in ids:
         assert store.get("t", id).state
     (rows,) = run(store.engine.ground.backend.read([Scan(TRANSITIONS, ("", "t"))]))

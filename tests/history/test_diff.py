@@ -211,8 +211,8 @@ def test_several_lines_word_by_word(store: holdfast.Store) -> None:
     assert diff.text(by_word=True).splitlines()[3:] == [
         "  one [-two -]three",
         "  four{+ five+}",
-        "  ",
-        "  [-six-]{+new+}",
+        "  [-six-]",
+        "  {+new+}",
         "  ",
     ]
     diff = compare(store, {"t": "one\ntwo"}, {"t": "one two"})

@@ -162,3 +162,43 @@ def test_common_ancestors(todo: list[tuple[str, int, int, int]], data: st.DataOb
         assert {found.best.id, *(each.id for each in found.others)} == graph.bases(one, other)
         assert found.theirs_is_ours == (other in graph.before(one))
         assert all(each.time <= found.best.time for each in found.others)
+
+
+# With prunes and deletions --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(actions, min_size=4, max_size=18),
+    st.lists(st.integers(0, 20), max_size=3),
+    st.integers(1, 6),
+    st.lists(actions, max_size=4),
+)
+def test_what_is_left_reads_as_before(
+    todo: list[tuple[str, int, int, int]], deleted: list[int], kept: int, more: list[tuple[str, int, int, int]]
+) -> None:
+    """Merges, deleted branches and pruned steps together: all that is left is sound, and can be gone on with."""
+    graph = Graph()
+    for action in todo:
+        graph.act(*action)
+    store = graph.store
+    states = {id: store.get("t", id).state for id in graph.parents}
+    for number in deleted:
+        names = [each.name for each in store.branches("t") if each.name != "main"]
+        if names:
+            store.delete_branch("t", names[number % len(names)], force=True)
+    store.prune(threads="t", keep_last=kept)
+    left = {each.id: each for each in store.log("t")}
+    for id, each in left.items():
+        assert store.get("t", id).state == states[id]
+        if each.merged in left:
+            assert store.resolve("t", f"{id}^2").id == each.merged
+    assert store.verify("t", level="decode").findings == []
+    names = [each.name for each in store.branches("t") if each.name and each.head]
+    for kind, one, other, _ in more:
+        mine, yours = names[one % len(names)], names[other % len(names)]
+        if kind == "merge":
+            store.merge("t", yours, mine, strategy="ours")
+        else:
+            store.put("t", {"more": one}, branch=mine)
+    assert store.verify("t", level="decode").findings == []

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Row
+from holdfast.backends.port import Delete, Put, Row
+from holdfast.backends.spaces import STEPS
 from holdfast.backends.wrap.counting import Counting
 from holdfast.checkpoints import to_time
 from holdfast.engine.cache import Cache
@@ -206,6 +207,17 @@ def test_pruned(store: Store) -> None:
         store.resolve("t", "twig~2^2")
     assert store.resolve("t", "twig~3").id == "draft-0"  # past one that is gone
     assert store.resolve("t", "gold~2").id == "1abc-1"
+
+
+def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
+    merged = store.merge("t", "main", "draft", strategy="ours")
+    theirs = run(store.engine.lines.find(store._line("t"), merged.merged))
+    backend, key = store.engine.ground.backend, ("", "t", theirs.branch, theirs.seq)
+    other = theirs._replace(hash=b"another".ljust(32))
+    for change in (Put(STEPS, other.row(store._line("t"), b"")), Delete(STEPS, key)):
+        run(backend.apply([change]))
+        with pytest.raises(NotFound, match=r"the checkpoint that 'draft\^2' names was pruned"):
+            store.resolve("t", "draft^2")
 
 
 def test_few_rows_are_read_however_long_the_line() -> None:

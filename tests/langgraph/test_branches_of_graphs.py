@@ -13,6 +13,7 @@ from langgraph.graph import START
 import holdfast
 from holdfast.errors import Conflict, Unsupported
 from holdfast.langgraph import HoldfastSaver
+from tests.langgraph.calls import Caller
 from tests.langgraph.scenarios.basics import Log, says
 from tests.langgraph.scenarios.deltas import Delta, writes
 from tests.langgraph.sessions import Session, on
@@ -78,6 +79,43 @@ def test_a_graph_goes_on_from_a_merge(store: holdfast.Store) -> None:
     after = graph.invoke({"log": ["four"]}, on("t"))["log"]
     assert after == ["one", "a", "b", "three", "a", "b", "two", "four", "a", "b"]
     assert next(state.values.get("log") for state in graph.get_state_history(on("t"))) == after
+
+
+@pytest.mark.parametrize("turns", [(2, 0), (0, 3), (1, 2)], ids=str)
+def test_no_node_runs_because_of_a_merge(store: holdfast.Store, turns: tuple[int, int]) -> None:
+    """However many steps either side took: versions of channels are the greater ones."""
+    graph, saver = talking(store)
+    graph.invoke({"log": ["one"]}, on("t"))
+    store.fork("t", branch="draft")
+    for branch, count in zip(("main", "draft"), turns, strict=True):
+        store.switch("t", branch)
+        for turn in range(count):
+            graph.invoke({"log": [f"{branch} {turn}"]}, on("t"))
+    store.merge("t", "main", "draft", strategy="ours", resolve={"log": "union"})
+    assert graph.get_state(on("t")).next == ()
+    found = saver.get_tuple(on("t"))
+    assert found is not None
+    kept = [store.get("t", at=at).state["__checkpoint__"] for at in ("main", "draft^")]
+    for channel, version in found.checkpoint["channel_versions"].items():
+        assert version == max(each[f"version of {channel}"] for each in kept)
+    merged = log_of(graph)
+    assert {
+        f"{branch} {turn}" for branch, count in zip(("main", "draft"), turns, strict=True) for turn in range(count)
+    } < {*merged}
+    assert graph.invoke({"log": ["on"]}, on("t"))["log"] == [*merged, "on", "a", "b"]
+
+
+def test_a_parent_that_is_only_said_to_be_one_is_not_taken_over(store: holdfast.Store) -> None:
+    saver = Caller(HoldfastSaver(store), asynchronous=False)
+    saver.put("1", {"x": 1})
+    saver.put("2", {"x": 2}, parent="gone")
+    said = saver.get().parent_config
+    assert said is not None
+    assert said["configurable"]["checkpoint_id"] == "gone"
+    restored = store.restore("t", "2")
+    parent = saver.get().parent_config
+    assert parent is not None
+    assert parent["configurable"]["checkpoint_id"] == restored.parent == "2"
 
 
 def test_a_fork_with_an_edit_and_a_restore(store: holdfast.Store) -> None:

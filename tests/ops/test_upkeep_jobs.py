@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.spaces import NODES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
@@ -87,6 +87,18 @@ def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
     assert done(store, "compact") == ("ok", "0 threads compacted, 1 skipped: busy or gone")
 
 
+def test_orphans_are_removed(store: holdfast.Store) -> None:
+    row = Row(("", "gone", 1, b"node"), (), b"left by a process that died")
+    run(store.engine.ground.backend.apply([Put(NODES, row)]))
+    assert done(store, "orphans")[0] == "ok"  # it may yet be completed
+    outcome, said = done(store, "orphans", grace="0s")
+    assert (outcome, said.split(",")[0]) == ("ok", "1 rows that belong to nothing removed")
+    store.put("b", {"large": bytes(200_000)})  # so that its checkpoints are read
+    damage(store, "b")
+    outcome, said = done(store, "orphans", grace="0s")
+    assert (outcome, "1 threads could not be looked at: b" in said) == ("findings", True)
+
+
 def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
     with holdfast.open("memory://") as store:
         for number in range(203):
@@ -106,6 +118,7 @@ def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
         ("verify", {"threads": [1]}, "a list of names"),
         ("verify", {"deep": True}, "no setting 'deep'"),
         ("prune", {"keep_last": 1, "threads": ["a"], "prefix": "b"}, "by name, or by a prefix"),
+        ("orphans", {"grace": "soon"}, "soon"),
         ("index", {"x": 1}, "It has none"),
     ],
 )

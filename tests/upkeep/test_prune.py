@@ -224,6 +224,24 @@ def test_namespaces_go_with_their_thread(shared: Backend) -> None:
     assert [each.thread for each in report.threads] == ["a0", "a0␟child", "a0␟child|inner"]
     assert [len(store.log(name)) for name in ("a0", "a0␟child", "a0␟child|inner", "a0␟␟b", "a00")] == [2, 2, 2, 5, 5]
     assert len(store.prune(keep_last=2, threads="a0␟child").threads) == 1
+    store.put("gone␟child", {"n": 0})
+    every = [each.thread for each in store.prune(keep_last=2).threads]
+    assert every == ["a0", "a0␟child", "a0␟child|inner", "a00", "a0␟␟b", "gone␟child"]
+    assert [each.thread for each in store.prune(keep_last=2, prefix="a0␟c").threads] == ["a0␟child", "a0␟child|inner"]
+    assert [each.thread for each in store.prune(keep_last=2, where="thread:a0").threads] == every[:3]
+    assert [each.thread for each in store.prune(keep_last=2, where="thread:*child").threads] == [every[1], every[5]]
+
+
+def test_a_thread_fits_with_its_namespaces(shared: Backend) -> None:
+    store = store_on(shared, fold_every=3)
+    for thread in ("t", "t0", "t␟child"):
+        bulky(store, thread)
+    size = store.thread("t0").bytes
+    report = store.prune(max_thread_bytes=size)
+    assert report.over == 0
+    assert len(store.log("t0")) == 12
+    assert store.thread("t").bytes + store.thread("t␟child").bytes <= size
+    assert len(store.log("t")) + len(store.log("t␟child")) < 20
 
 
 def test_progress_and_each(shared: Backend) -> None:

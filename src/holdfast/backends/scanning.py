@@ -22,6 +22,12 @@ _PAGE_BYTES = 4 << 20
 _FEW = 8
 """How many rows are read at first: nobody knows how large they are."""
 
+_FINE = 20
+"""A stretch that is shorter than the usual one between two rows by so many bits is taken to have no more than one."""
+
+_COARSE = 90
+"""The same, as long as nothing is known of how far rows are apart."""
+
 _PROBES = 8
 """Where none of so many places can be asked for, nothing is taken to be readable."""
 
@@ -62,32 +68,37 @@ async def rows(backend: Reader, space: Space, prefix: Key, *, bodies: bool = Tru
 
 
 async def sturdy_rows(
-    backend: Reader, space: Space, prefix: Key, holes: list[Hole], *, bodies: bool = True, by: str = ""
+    backend: Reader,
+    space: Space,
+    prefix: Key,
+    holes: list[Hole],
+    *,
+    bodies: bool = True,
+    by: str = "",
+    exact: bool = False,
 ) -> AsyncIterator[Row]:
-    """The same, as far as rows can be read; what cannot is added to `holes`. `rows_in` looks into one of these again."""
+    """The same, as far as rows can be read; what cannot is added to `holes`. These start where the last row that reads
+    ends, about; with `exact`, at the very key that does not."""
     places = _Places(space, len(prefix), by)
+    around = _Around(backend, Scan(space, prefix, by=by, bodies=bodies), places, holes, exact=exact)
+    before: Key | None = None
     last: Key | None = None
     try:
         async for row in rows(backend, space, prefix, bodies=bodies, by=by):
             yield row
-            last = places.rest(row)
+            before, last = last, places.rest(row)
         return
     except Corrupt:
-        start = 0 if last is None else places.number(last) + 1
-    around = _Around(backend, Scan(space, prefix, by=by, bodies=bodies), places, holes)
+        start = 0
+        for known in (before, last):
+            if known is not None:
+                around.met(places.number(known))
+                start = places.number(known) + 1
     async for row in around.rows(start):
         # Long names are told apart by their beginnings only: some rows may be met again.
         if last is None or places.rest(row) > last:
             yield row
             last = places.rest(row)
-
-
-async def rows_in(backend: Reader, hole: Hole, holes: list[Hole]) -> AsyncIterator[Row]:
-    """The rows in a hole of a whole space, as far as they can be read in another way; what cannot is added to `holes`."""
-    places = _Places(hole.space, 0, "")
-    around = _Around(backend, Scan(hole.space, ()), places, holes)
-    async for row in around.rows(places.number(hole.start), places.number(hole.stop) if hole.stop else None):
-        yield row
 
 
 def _next_page(page: int, found: Sequence[Row]) -> int:
@@ -98,36 +109,51 @@ def _next_page(page: int, found: Sequence[Row]) -> int:
 class _Around:
     """Reads what can be read of a scan."""
 
-    def __init__(self, backend: Reader, scan: Scan, places: _Places, holes: list[Hole]) -> None:
+    def __init__(self, backend: Reader, scan: Scan, places: _Places, holes: list[Hole], *, exact: bool = False) -> None:
         self._backend = backend
         self._scan = scan
         self._places = places
         self._holes = holes
+        self._exact = exact
         self._error = ""
+        self._last: int | None = None
+        self._gap = places.top
+        self._unit = 1 if exact or not places.digests else places.top >> _COARSE
 
-    async def rows(self, low: int, end: int | None = None) -> AsyncIterator[Row]:
-        """What can be read from a place on, up to another or the end."""
-        places, top = self._places, self._places.top if end is None else end
+    async def rows(self, low: int) -> AsyncIterator[Row]:
+        """What can be read from a place on."""
+        places, top = self._places, self._places.top
         low = places.next(low)
         while low < top:
             if not await self._is_anything(low, top):
                 self._hole(low, top)
                 return
-            # Go as far as it reads, in ever smaller strides.
-            stride = top - low
-            while stride and low < top:
+            # Go as far as it reads: in longer strides while it does, in ever shorter ones when it does not.
+            stride = min(64 * self._gap, top - low)
+            while stride >= self._unit and low < top:
                 high = min(places.next(low + stride), top)
                 found = await self._read(low, high)
                 if found is None:
                     stride //= 2
                     continue
                 for row in found:
+                    self.met(places.number(places.rest(row)))
                     yield row
-                low = high if len(found) < _PAGE else places.next(places.number(places.rest(found[-1])) + 1)
+                if len(found) < _PAGE:
+                    low, stride = high, 2 * stride
+                else:
+                    low = places.next(places.number(places.rest(found[-1])) + 1)
             if low < top:
                 after = await self._end(low, top)
                 self._hole(low, after)
                 low = after
+
+    def met(self, number: int) -> None:
+        """How far rows are apart tells how closely to look for where one cannot be read."""
+        if self._last is not None:
+            self._gap = max(1, number - self._last)
+            self._unit = 1 if self._exact else max(1, self._gap >> _FINE)
+        self._last = number
 
     async def _read(self, low: int, high: int) -> list[Row] | None:
         start, stop = self._places.key(low), self._places.key(high) if high < self._places.top else ()
@@ -153,11 +179,11 @@ class _Around:
 
     async def _end(self, low: int, top: int) -> int:
         """Where one can go on, after a place where one cannot."""
-        bad, stride = low, 1
+        bad, stride = low, self._unit
         while bad + stride < top and not await self._is_readable(bad + stride):
             bad, stride = bad + stride, 2 * stride
         good = min(bad + stride, top)
-        while good - bad > 1:
+        while good - bad > self._unit:
             middle = (bad + good) // 2
             if await self._is_readable(middle):
                 good = middle
@@ -194,6 +220,8 @@ class _Places:
         for kind in self._types:
             self._bases += [_BASES[kind]] * _WIDTHS[kind]
         self.top = prod(self._bases)
+        self.digests = bool(self._types) and self._types[-1] is bytes
+        """Whether keys end with a digest: these lie far apart."""
 
     def rest(self, row: Row) -> Key:
         """What follows the prefix, of a row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,8 @@ class _TookTooLong(Exception):
 def from_store(session: Session, ask: Callable[[Store], Iterable[str]]) -> list[str]:
     """What a store says, or nothing: whoever presses Tab wants no error, and not to wait."""
 
+    import signal
+
     import holdfast.opening  # noqa: F401 - loaded before the time runs: it is the store that is not waited for
 
     def give_up(*_: object) -> None:
@@ -45,6 +46,18 @@ def from_store(session: Session, ask: Callable[[Store], Iterable[str]]) -> list[
     finally:
         if timed:
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def branch_names(store: Store, thread: str) -> dict[int, str]:
+    """The names of a thread's branches by their numbers. Reads nothing else of them."""
+    from holdfast.engine.drivers import run
+    from holdfast.engine.lines import MAIN
+    from holdfast.engine.records import Line
+
+    line = Line(store.tenant, thread)
+    run(store.engine.lines.info(line))  # says so if there is no such thread
+    others = {branch.branch: branch.name for branch in run(store.engine.lines.branches(line))}
+    return {0: "" if MAIN.name in others.values() else MAIN.name, **others}
 
 
 class _FromStore(click.ParamType[str]):
@@ -82,7 +95,7 @@ class BranchName(_FromStore):
     name = "branch"
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
-        return [branch.name for branch in store.branches(thread) if branch.name]
+        return [name for name in branch_names(store, thread).values() if name]
 
 
 class TagName(_FromStore):

@@ -85,7 +85,7 @@ def _state(file: str) -> dict[str, Any]:
     from holdfast.codec import default_codec
 
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = sys.stdin.read() if file == "-" else Path(file).read_bytes()
     except FileNotFoundError:
         raise NotFound("there is no such file", where=file) from None
     try:

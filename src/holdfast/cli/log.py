@@ -13,7 +13,6 @@ from holdfast.checkpoints import to_datetime
 from holdfast.cli.completing import BRANCH, REVISION, THREAD
 from holdfast.cli.failures import INTEGRITY
 from holdfast.cli.frame import Command, Session, command
-from holdfast.cli.patches import painted
 from holdfast.cli.summaries import changed, summary
 from holdfast.cli.text import ago, cut, first_line, local, safe
 from holdfast.engine.drivers import run
@@ -264,6 +263,8 @@ class Shown:
     def _patch(self, entry: Entry) -> list[str]:
         if not self._options.patch or entry.visit.step is None:
             return []
+        from holdfast.cli.patches import painted
+
         return ["", *("    " + painted(self._out, line) if line else "" for line in self._difference(entry).lines())]
 
     # As programs read it --------------------------------------------------------------------------------------

@@ -151,6 +151,10 @@ def _load(name: str) -> click.Command | None:
 
             moving: click.Command = getattr(copying, "import_" if name == "import" else name)
             return moving
+        case "verify" | "heads" | "repair":
+            from holdfast.cli import verify
+
+            return {"verify": verify.verify, "heads": verify.heads, "repair": verify.repair}[name]
         case "prune":
             from holdfast.cli.prune import prune
 

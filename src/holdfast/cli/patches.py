@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.cli.output import Output
 from holdfast.cli.text import safe
-from holdfast.history.rendering import Line
+
+if TYPE_CHECKING:
+    from holdfast.history.rendering import Line
 
 _STYLES: dict[str, tuple[str, ...]] = {
     "place": ("cyan",),

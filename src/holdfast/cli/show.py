@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.completing import REVISION, THREAD
+from holdfast.cli.completing import REVISION, THREAD, branch_names
 from holdfast.cli.frame import Session, command
 from holdfast.cli.records import checkpoint_record, encode, plain
 from holdfast.cli.text import ago, local, safe
@@ -115,7 +115,7 @@ def _labels(store: Store, checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def _header(session: Session, store: Store, checkpoint: Checkpoint) -> Iterator[str]:
-    branch = next((each.name for each in store.branches(checkpoint.thread) if each.branch == checkpoint.branch), "")
+    branch = branch_names(store, checkpoint.thread).get(checkpoint.branch, "")
     labels = _labels(store, checkpoint)
     yield session.out.style(f"checkpoint {safe(checkpoint.id)}", "yellow")
     yield f"Thread:   {safe(checkpoint.thread)}"

@@ -67,6 +67,7 @@ class Check:
         self.marks = Marks()
         self.holes: list[Hole] = []
         """Steps that cannot be read."""
+        self._unread: list[tuple[Hole, Finding]] = []
         self.info: Info | None = None
         self.branches: dict[int, Branch] = {}
         self.lengths: dict[int, int] = {}
@@ -108,23 +109,23 @@ class Check:
 
     def unreadable(self, space: Space, hole: Hole) -> Finding:
         """Some rows cannot be read."""
-        one = len(hole.start) == len(space.key) - 2
-        which = f"{hole.start!r}" if one else f"from {hole.start!r}"
-        place = hole.start if one and space in (STEPS, FOLDS) else None
-        return self.add(
+        place = hole.start if space in (STEPS, FOLDS) and len(hole.start) == 2 else None
+        finding = self.add(
             Code.UNREADABLE_ROWS,
-            f"rows of {space.name} cannot be read, {which}: {hole.error}",
+            f"rows of {space.name} cannot be read, from {hole.start!r} on: {hole.error}",
             space=space.name,
             key=(*self.line, *hole.start),
             place=place,
         )
+        self._unread.append((hole, finding))
+        return finding
 
     def lost(self, space: Space, key: Key) -> Finding | None:
         """The finding that a row cannot be read, if it may be one of those."""
-        for finding in self.found.findings:
-            if finding.code is Code.UNREADABLE_ROWS and finding.space == space.name:
-                if finding.key[: len(key)] == key[: len(finding.key)]:
-                    return finding
+        rest = key[2:]
+        for hole, finding in self._unread:
+            if hole.space is space and hole.start <= rest and (not hole.stop or rest < hole.stop):
+                return finding
         return None
 
     def _hide(self, hole: Hole, finding: Finding) -> None:

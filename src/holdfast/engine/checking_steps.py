@@ -63,7 +63,9 @@ class StepCheck:
             key = (*self.check.line, branch.branch)
             if branch.name and branch.name in names:
                 what = f"branches {names[branch.name]} and {branch.branch} are both called {branch.name!r}"
-                self.check.add(Code.DUPLICATE_BRANCH, what, space=BRANCHES.name, key=key)
+                for number in (names[branch.name], branch.branch):
+                    key = (*self.check.line, number)
+                    self.check.add(Code.DUPLICATE_BRANCH, what, space=BRANCHES.name, key=key, place=(number, 0))
             names.setdefault(branch.name, branch.branch)
             if branch.base_branch >= branch.branch or branch.branch < 1:
                 what = f"branch {branch.branch} is said to start from branch {branch.base_branch}"

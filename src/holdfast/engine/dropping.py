@@ -21,6 +21,8 @@ class Removal:
     backend: Backend
     objects: frozenset[bytes]
     """The digests of the large values there are."""
+    written: frozenset[str]
+    """The ids of the steps that have pending writes."""
     shown: Sequence[Row]
     """The readable rows of steps."""
     words: Sequence[Change]
@@ -31,14 +33,15 @@ class Removal:
         """Read what is needed to tell what goes."""
         line = tuple(walk.line)
         objects = {bytes(row.key[2]) async for row in rows_below(backend, OBJECTS, line, bodies=False)}  # type: ignore[arg-type]
-        return cls(backend, frozenset(objects), await transitions(backend, walk.line), words)
+        written = {str(row.key[2]) async for row in rows_below(backend, WRITES, line, bodies=False)}
+        return cls(backend, frozenset(objects), frozenset(written), await transitions(backend, walk.line), words)
 
     async def changes(self, walk: Walk, switched: Iterable[Change]) -> list[Change]:
         """What goes together with the dropped steps, besides what the switch removes."""
         line = walk.line
         (refs,) = await self.backend.read([Scan(REFS, tuple(line))])
         gone = walk.dropped_ids - walk.kept_ids
-        changes: list[Change] = [Delete(WRITES, (*line, id)) for id in sorted(gone)]
+        changes: list[Change] = [Delete(WRITES, (*line, id)) for id in sorted(gone & self.written)]
         changes += (Delete(REFS, row.key) for row in refs if is_about_step(row) and row.columns[0] in gone)
         used = {parse_pointer(pointer).digest for pointer in walk.pointers}
         changes += (Delete(OBJECTS, (*line, digest)) for digest in sorted(self.objects - used))

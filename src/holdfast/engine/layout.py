@@ -70,7 +70,3 @@ class Layout:
             if each.branch in ends:
                 return Place(each.branch, min(each.seq, ends[each.branch]))
         return None
-
-    def holds(self, place: Place, ancestor: Place) -> bool:
-        """Whether a step is another one, or comes after it."""
-        return any(each.branch == ancestor.branch and ancestor.seq <= each.seq for each in self.stretches(place))

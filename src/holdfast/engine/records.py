@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import FOLDS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
+from holdfast.backends.spaces import FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
@@ -234,7 +234,7 @@ def _write_name(step: str, channel: str) -> bytes:
     return hashlib.sha256(f"{len(step)} {step}{channel}".encode()).digest()
 
 
-_ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES)
+_ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS)
 """Spaces whose bodies are in envelopes."""
 
 
@@ -259,6 +259,8 @@ def context_of(space: Space, row: Row) -> tuple[str, bytes]:
         return "node", _bytes(row.key[3])
     if space is OBJECTS:
         return "object", _bytes(row.key[2]) + int(row.key[3]).to_bytes(4, "big")
+    if space is JOBS:
+        return "job", str(row.key[2]).encode()
     return ("step", Point.of(row).hash) if space is STEPS else ("fold", _bytes(row.columns[1]))
 
 

@@ -48,6 +48,8 @@ class Choice(NamedTuple):
 
     dropped: frozenset[tuple[int, int]]
     changes: Sequence[Change] = ()
+    closed: int = 0
+    """A branch that loses its name, where its place is still needed."""
 
 
 Choose: TypeAlias = Callable[[Sequence[Point], Sequence[Branch]], Awaitable[Choice]]
@@ -148,7 +150,7 @@ class Rewriter:
             guards = await unheld(self._backend, [line])
             carried = await self._deltas.carried(line, points, branches, choice.dropped)
             choice = choice._replace(changes=[*choice.changes, *carried])
-        walk = Walk(line, info, branches, choice.dropped, points)
+        walk = Walk(line, info, branches, choice.dropped, points, choice.closed)
         with Rehearsal() as rehearsal:
             walk.rehearsal = rehearsal if lease is None else None
             return await self._walked(walk, lease, guards, choice, weighed=weighed)

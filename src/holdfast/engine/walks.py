@@ -29,12 +29,14 @@ class Walk:
         branches: Sequence[Branch],
         dropped: Set[tuple[int, int]],
         points: Sequence[Point] | None,
+        closed: int = 0,
     ) -> None:
         self.line = line
         self.info = info
         self.fresh = info._replace(version=info.version + 1, form=info.form + 1)
         self.branches = (FIRST, *branches)
         self.dropped = dropped
+        self._closed = closed
         self.known: dict[int, list[Point]] = {}
         """The steps that there were when it was chosen which of them go, by branch."""
         for point in points or ():
@@ -136,11 +138,10 @@ class Walk:
                 for branch in self.branches[1:]
                 if not lengths[branch.branch] and not self._is_start(branch)
             )
-            # Of some only stubs are left, for the sake of others. They cannot be gone on with.
             changes += (
                 Put(BRANCHES, branch._replace(name="").row(self.line))
                 for branch in self.branches[1:]
-                if branch.name and lengths[branch.branch] and branch.branch not in self._ends
+                if branch.branch == self._closed and lengths[branch.branch]
             )
             for old, row in self._ends.values():
                 if Point.of(row) != old:

@@ -95,6 +95,8 @@ async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, li
     length = None if found.value is None else views.length(found.value)
     if part is not None and length is None:
         raise NotFound("what is there is no list", where=f"{path_text(stem)} of thread {line}")
+    if found.items >= 0 and part is None:
+        return await _one(engine, line, tracer, point, stem, look, found)  # what is in an item was written with it
     if length:
         first, last, _ = (part or slice(None)).indices(length)
         first = min(first + start, last)

@@ -158,7 +158,8 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
     async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
         nonlocal deleted
         deleted = await _judged(engine, line, branch, branches, points, force=force)
-        return Choice(frozenset((point.branch, point.seq) for point in points if point.branch == branch.branch))
+        own = frozenset((point.branch, point.seq) for point in points if point.branch == branch.branch)
+        return Choice(own, closed=branch.branch)
 
     await engine.rewriter.rewrite(line, choose)
     await engine.ground.backend.tidy()

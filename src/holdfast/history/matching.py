@@ -173,7 +173,7 @@ def _found(query: Said, brought: Brought, scope: tuple[_Scope, ...]) -> Any:
         folded = brought.fold(number)
         for span in query.finder.spans(folded.text):
             start, end = folded.span(*span)
-            if text.fresh is None or _brings(text, folded, start, end):
+            if _brings(text, folded, start, end):
                 yield number, (start, end)
 
 

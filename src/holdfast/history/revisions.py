@@ -166,11 +166,15 @@ class Revisions:
         names = [name for name, _ in await self._lines.refs(self._line, NAME)]
         names += [each.name for each in await self.branches() if each.name]
         near = get_close_matches(base, ["HEAD", MAIN.name, *names], 3, 0.6)
-        short = f"Write {_SHORTEST} characters of an id or more" if len(base) < _SHORTEST else ""
+        hint = "List them with log() and branches()"
+        if near:
+            hint = f"Did you mean {' or '.join(map(repr, near))}?"
+        elif len(base) < _SHORTEST:
+            hint = f"Write {_SHORTEST} characters of an id or more"
         return NotFound(
             f"no checkpoint has the id or the name {base!r}, and no branch is called so",
             where=f"thread {self._line}",
-            hint=f"Did you mean {' or '.join(map(repr, near))}?" if near else short or "List them with log() and branches()",
+            hint=hint,
         )
 
     # Suffixes -------------------------------------------------------------------------------------------------

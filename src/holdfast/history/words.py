@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.history.aligning import gaps
 
-_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_WORD = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
 
 SAME, OLD, NEW = "=", "-", "+"
 

@@ -27,6 +27,10 @@ Walk: TypeAlias = Generator[Asked, tuple[Mapping[NodeId, bytes], Mapping[NodeId,
 """A computation that asks for nodes of both sides, round by round, and ends with a T."""
 
 
+_FEW = 2
+"""So few segments are read without further ado."""
+
+
 class Replaced(NamedTuple):
     """A value that is another one now. None: the side has nothing there."""
 
@@ -225,9 +229,9 @@ class _Differ:
             hunks = [Hunk(0, 0, old, new)]
         elif isinstance(new, list):
             assert isinstance(old, ListRoot)  # noqa: S101
-            hunks = [(yield from _on_old(_against(self._old.ws, old, new)))]
+            hunks = [(yield from _on_old(_against_list(self._old.ws, old, new)))]
         elif isinstance(old, list):
-            hunk = yield from _on_new(_against(self._new.ws, new, old))
+            hunk = yield from _on_new(_against_list(self._new.ws, new, old))
             hunks = [Hunk(hunk.at, hunk.start, hunk.new, hunk.old)]
         else:
             hunks = yield from self._in_nodes(old, new)
@@ -264,13 +268,23 @@ class _Differ:
             place += sum(child.size for child in gap_left) + kept
             at += sum(child.size for child in gap_right) + kept
             done_left, done_right = run.start + run.length, run.at + run.length
-        yield from self._fetch(
-            (child for _, _, part, _ in gaps for child in part), (child for _, _, _, part in gaps for child in part)
-        )
-        return [
-            Hunk(place, at, _values(self._old.ws, gap_left), _values(self._new.ws, gap_right))
-            for place, at, gap_left, gap_right in gaps
-        ]
+        hunks = yield from _together([self._hunk(*gap) for gap in gaps])
+        return hunks
+
+    def _hunk(self, start: int, at: int, left: list[Child], right: list[Child]) -> Walk[Hunk]:
+        """Runs of segments that differ. Of long ones, which may hold much the same in segments cut at other places, one
+        side is read, and of the other what is not the same by its digest."""
+        old, new = self._old.ws, self._new.ws
+        if min(len(left), len(right)) <= _FEW:
+            yield from self._fetch(left, right)
+            return Hunk(start, at, _values(old, left), _values(new, right))
+        if sum(child.id not in old.ids for child in left) < sum(child.id not in new.ids for child in right):
+            yield from self._fetch(left, ())
+            hunk = yield from _on_new(_against(new, right, _values(old, left)))
+            return Hunk(start + hunk.at, at + hunk.start, hunk.new, hunk.old)
+        yield from self._fetch((), right)
+        hunk = yield from _on_old(_against(old, left, _values(new, right)))
+        return Hunk(start + hunk.start, at + hunk.at, hunk.old, hunk.new)
 
 
 _NOTHING = MapDelta(())
@@ -335,9 +349,14 @@ def _first(ws: Workspace, child: Child | None) -> Rounds[bytes | None]:
     return next((entry.key for entry in ws.leaf(child).entries), None)
 
 
-def _against(ws: Workspace, root: ListRoot, items: list[bytes]) -> Rounds[Hunk]:
-    """Where a list in nodes differs from one at hand: segments whose digest is that of items there are not read."""
+def _against_list(ws: Workspace, root: ListRoot, items: list[bytes]) -> Rounds[Hunk]:
+    """Where a list in nodes differs from one at hand."""
     segments = [] if root.child is None else (yield from ws.load_indexes(root.child))
+    return (yield from _against(ws, segments, items))
+
+
+def _against(ws: Workspace, segments: list[Child], items: list[bytes]) -> Rounds[Hunk]:
+    """The same for a run of segments: those whose digest is that of the items there are not read."""
     first, start = matching(segments, items)
     last, end = matching_back(segments[first:], items[start:])
     unlike = segments[first : len(segments) - last]

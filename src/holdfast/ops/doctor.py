@@ -6,8 +6,10 @@ It makes no store and changes none, and works where a store cannot be opened: th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote
 
+from holdfast.backends.registry import backend_for
 from holdfast.backends.wrap.settings import resolve
 from holdfast.backends.wrap.urls import shown
 from holdfast.engine.drivers import run
@@ -49,7 +51,8 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
 def _store(url: str, tenant: str, full: bool) -> Iterator[Check]:
     """What an open store says. It is closed again."""
     try:
-        store = open_store(url, tenant=tenant)
+        options: dict[str, Any] = {"read_only": True} if backend_for(url).takes_read_only else {}
+        store = open_store(url, tenant=tenant, **options)
     except HoldfastError as error:
         yield _failed(url, error)
         return

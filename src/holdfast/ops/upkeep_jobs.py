@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast.engine.findings import Level
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.history.times import parse_age
 from holdfast.ops.kinds import Context, Kind, Result, known_only
 from holdfast.store import Operations, Store
 from holdfast.upkeep.pruning import PrunedThread, Selection, prune
@@ -137,6 +138,20 @@ async def _prune(job: Context) -> Result:
     return Result(said, ok=not damaged)
 
 
+async def _orphans(job: Context) -> Result:
+    grace = job.settings.get("grace", "1d")
+    swept = await Operations.orphans(job.store, grace=grace, progress=job.progress)
+    said = f"{swept.rows} rows that belong to nothing removed, {swept.bytes} bytes"
+    if swept.problems:
+        said += f"; {len(swept.problems)} threads could not be looked at: {', '.join(sorted(swept.problems)[:5])}"
+    return Result(said, ok=not swept.problems)
+
+
+def _check_orphans(settings: Mapping[str, Any]) -> None:
+    known_only(settings, grace=str)
+    parse_age(settings.get("grace", "1d"))
+
+
 def _check_project(settings: Mapping[str, Any]) -> None:
     known_only(settings, again=bool)
 
@@ -170,6 +185,13 @@ _ALL = (
         },
     ),
     Kind("index", "make the index of words where it is missing, and keep it from then on", _index),
+    Kind(
+        "orphans",
+        "remove rows that belong to nothing, as processes leave that died",
+        _orphans,
+        _check_orphans,
+        {"grace": "how long something must have been there: 1d"},
+    ),
     Kind(
         "compact",
         "fold threads anew, so that they take less room and read faster",

@@ -275,10 +275,15 @@ class _Mending:
         for source in reversed(self._sources):
             theirs |= {each.branch: each for each in await source.branches(self._line)}
         found: dict[int, Branch] = {}
-        for number, chain in chains.chains.items():
+        altered = (Code.DUPLICATE_BRANCH, Code.MISPLACED_BRANCH)
+        doubted = {each.place[0] for each in check.found.findings if each.code in altered and each.place is not None}
+        names: set[str] = set()
+        for number, chain in sorted(chains.chains.items()):
             if not number:
                 continue
             known = check.branches.get(number) or theirs.get(number)
+            if number in doubted:
+                known = theirs.get(number, known)
             parent = chain.first_parent
             if parent is not None:
                 start = (parent.branch, parent.seq + 1)
@@ -287,13 +292,15 @@ class _Mending:
             else:
                 start = (0, 0)  # its first step follows none, or nobody knows which
             created = known.created if known is not None else self._ground.clock()
-            found[number] = Branch(number, *start, created, known.name if known is not None else "")
+            name = known.name if known is not None and known.name not in names else ""
+            names.add(name)
+            found[number] = Branch(number, *start, created, name)
         return found
 
     async def _find_revisions(self, check: Check) -> None:
         """Revisions that cannot be right: what a source says of them, or else in the order of their branches."""
         for finding in check.found.findings:
-            if finding.column != "revision" or finding.place is None:
+            if (finding.column != "revision" and finding.code is not Code.DUPLICATE_ID) or finding.place is None:
                 continue
             (rows,) = await self._backend.read([Scan(STEPS, (*self._line, finding.checkpoint), by="id")])
             points = sorted(map(Point.of, rows))

@@ -190,30 +190,30 @@ class _Pass:
 
     async def _families(self) -> AsyncIterator[list[Line]]:
         """The threads that are meant, each with its namespaces."""
-        lines = self._engine.lines
-        if self._selection.names is not None:
-            for name in dict.fromkeys(self._selection.names):
-                line = Line(self._tenant, name)
-                await lines.info(line)  # says so if there is none
-                others = await lines.names(self._tenant, below(line)) if root_of(line) == line else []
-                yield [line, *(other for other in others if other != line and root_of(other) == line)]
+        if self._selection.names is None:
+            async for line in self._found():
+                if root_of(line) == line:
+                    yield await self._family(line)
+                elif not await self._is_found(root_of(line)):
+                    yield [line]  # it is meant by itself
             return
-        family: list[Line] = []
-        async for line in self._all():
-            if family and root_of(line) != root_of(family[0]):
-                yield family
-                family = []
-            family.append(line)
-        if family:
-            yield family
+        for name in dict.fromkeys(self._selection.names):
+            line = Line(self._tenant, name)
+            await self._engine.lines.info(line)  # says so if there is none
+            yield await self._family(line) if root_of(line) == line else [line]
+
+    async def _family(self, root: Line) -> list[Line]:
+        others = await self._engine.lines.names(self._tenant, below(root))
+        return [root, *(other for other in others if other != root and root_of(other) == root)]
 
     async def _all(self) -> AsyncIterator[Line]:
-        """The lines that are meant, by name."""
-        if self._selection.names is not None:
-            async for family in self._families():
-                for line in family:
-                    yield line
-            return
+        """The lines that are meant."""
+        async for family in self._families():
+            for line in family:
+                yield line
+
+    async def _found(self) -> AsyncIterator[Line]:
+        """The lines that a prefix or a query names, or all there are."""
         after, prefix = "", self._selection.prefix
         while True:
             start = max(prefix, after + "\0" if after else "")
@@ -225,6 +225,12 @@ class _Pass:
             if len(page) < _PAGE:
                 return
             after = page[-1].name
+
+    async def _is_found(self, root: Line) -> bool:
+        """Whether a thread is meant itself, and its namespaces with it."""
+        if not root.name.startswith(self._selection.prefix) or await self._engine.lines.look(root) is None:
+            return False
+        return self._where is None or await self._is_meant(root, self._where)
 
     async def _is_meant(self, line: Line, where: Query) -> bool:
         try:
@@ -338,13 +344,16 @@ class _Pass:
             sizes[at] = sum([await self._size(line, cutoffs[at]) async for line in lines()])
             return sizes[at] <= most
 
-        low, high = 0, len(cutoffs) - 1
-        while low < high:
+        # Often it does as it is. And where only a little goes, more may be taken than given back: the first state that is
+        # kept is then stored whole.
+        low, high = 0 if await fits(0) else 1, len(cutoffs) - 1
+        while low and low < high:
             middle = (low + high) // 2
             if await fits(middle):
                 high = middle
             else:
                 low = middle + 1
+        low = min(low, high)
         if low not in sizes:
             await fits(low)
         return cutoffs[low], sizes[low]

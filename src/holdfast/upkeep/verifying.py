@@ -86,6 +86,14 @@ _TOLD = (
 )  # fmt: skip
 
 
+def level_of(level: object) -> Level:
+    """A level by its name."""
+    for each in Level:
+        if level == each.value:
+            return each
+    raise Invalid(f"the level is {', '.join(each.value for each in Level)}, not {level!r}")
+
+
 async def verify(
     engine: Engine,
     tenant: str,
@@ -165,7 +173,7 @@ class _Run:
         """The threads by name, also those whose own row cannot be read, if their names can be made out."""
         holes: list[Hole] = []
         told = 0
-        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes):
+        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes, exact=True):
             for hole in holes[told:]:
                 if hole.start and str(hole.start[0]) > after:
                     yield str(hole.start[0])

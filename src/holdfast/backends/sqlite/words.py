@@ -7,7 +7,9 @@ are words of their own there, so that it is FTS5 that tells rows of one line fro
 
 from __future__ import annotations
 
+import contextlib
 import string
+from collections.abc import Iterator
 from typing import Any
 
 import apsw
@@ -19,7 +21,7 @@ from holdfast.backends.sqlite.layout import NUMBER, STATEMENTS
 _TOKENIZER = "ascii tokenchars '" + string.punctuation.replace("'", "''") + "'"
 _MAKE = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS words_index USING fts5(words, content='', contentless_delete=1, detail=none,"
-    f""" prefix='2 3', tokenize="{_TOKENIZER.replace('"', '""')}")"""
+    f""" prefix='1 2 3', tokenize="{_TOKENIZER.replace('"', '""')}")"""
 )
 _DROP = "DROP TABLE IF EXISTS words_index"
 _INSERT = "INSERT INTO words_index (rowid, words) VALUES (?, ?)"
@@ -82,12 +84,9 @@ def find_words(cursor: apsw.Cursor, match: Match) -> Matches:
     if terms and match.tenant:
         terms.append(_quoted(_TENANT + _encoded(match.tenant)))
     sql, first = (_MATCH, " ".join(terms)) if terms else (_ALL, match.tenant)
-    try:
+    found = []
+    with _if_there():
         found = cursor.execute(sql, (first, before, match.limit)).fetchall()
-    except apsw.SQLError as error:
-        if not _is_missing(error):
-            raise
-        found = []
     keys: list[Key] = [row[1:] for row in found if row[1] == match.tenant and match.line in (None, row[2])]
     return Matches(keys, str(found[-1][0]) if len(found) == match.limit else None)
 
@@ -95,12 +94,8 @@ def find_words(cursor: apsw.Cursor, match: Match) -> Matches:
 def merge(cursor: apsw.Cursor, pages: int) -> bool:
     """Have the index let go of some of what was removed from it; whether there may be more."""
     before = cursor.connection.total_changes()
-    try:
+    with _if_there():
         cursor.execute(_MERGE, (pages,))
-    except apsw.SQLError as error:
-        if not _is_missing(error):
-            raise
-        return False
     return cursor.connection.total_changes() - before > 1
 
 
@@ -108,26 +103,28 @@ def _forget(cursor: apsw.Cursor, prefix: Key) -> None:
     if not prefix:
         cursor.execute(_DROP)
         return
-    try:
+    with _if_there():
         cursor.execute(_DELETE[len(prefix) - 1], prefix)
-    except apsw.SQLError as error:
-        if not _is_missing(error):
-            raise
 
 
 def _indexed(cursor: apsw.Cursor, sql: str, bound: tuple[Any, ...]) -> None:
-    try:
+    made = False
+    with _if_there():
         cursor.execute(sql, bound)
-    except apsw.SQLError as error:
-        if not _is_missing(error):
-            raise
+        made = True
+    if not made:
         cursor.execute(_MAKE)
         cursor.execute(sql, bound)
 
 
-def _is_missing(error: apsw.SQLError) -> bool:
-    """Whether there is no index yet; or no table of words, in an older file that is only looked at."""
-    return str(error) in ("no such table: words_index", "no such table: words")
+@contextlib.contextmanager
+def _if_there() -> Iterator[None]:
+    """Does nothing where there is no index yet; or no table of words, in an older file that is only looked at."""
+    try:
+        yield
+    except apsw.SQLError as error:
+        if str(error) not in ("no such table: words_index", "no such table: words"):
+            raise
 
 
 def _document(row: Row) -> str:

@@ -1,0 +1,252 @@
+"""Salvaging a SQLite file: what can be read of a damaged one, in a new one in its place.
+
+Where a page is damaged its rows can be neither read nor removed. So all that reads is copied into a new file beside it,
+row by row around the damage; rows that only a page's checksum speaks against are taken over if they are sound by
+themselves. The damaged file stays, under another name. At every moment one of the two, whole, has the file's name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from holdfast.backends.port import Ensure, Query, Row, Sound
+from holdfast.backends.scanning import Hole, rows, sturdy_rows
+from holdfast.backends.spaces import SPACES, Space
+from holdfast.backends.sqlite import errors, files
+from holdfast.backends.sqlite.backend import SQLite, answers
+from holdfast.backends.sqlite.files import Settings
+from holdfast.backends.waiting import run
+from holdfast.errors import Conflict, Corrupt, Unavailable
+
+_BATCH = 256
+_PAGE = 1000
+_MOST_NUMBER = 1 << 62
+_STRIDE = 1 << 16
+"""Rows are numbered from 1 on as they come. A stretch of so many is looked into at most when it does not read."""
+
+
+class Salvaged(NamedTuple):
+    """What was saved of a file: how many rows were read; how many were not taken, since they are damaged themselves;
+    and where rows could not be read. `damaged` is where the damaged file is now."""
+
+    rows: int
+    refused: int
+    holes: list[Hole]
+    damaged: str
+
+
+def salvage(path: str, sound: Sound, tell: Callable[[str], None] | None = None) -> Salvaged:
+    """Put a new file in the place of a damaged one, with all that can be read of that.
+
+    `Conflict` while another process has the file open. `Corrupt` if nothing can be read of it. Begun again after an
+    interruption, it starts anew; nothing was changed before the new file was complete.
+    """
+    connection = _connect(path)
+    try:
+        new = Path(f"{path}.salvage")
+        _remove(new)
+        source = _Source(connection)
+        tables = source.tables()
+        target = run(SQLite.open(f"sqlite:///{new}"))
+        try:
+            copied = _Copy(source, target, sound)
+            for space in SPACES:
+                if space.name in tables:
+                    if tell is not None:
+                        tell(space.name)
+                    run(copied.space(space))
+            wrong = run(target.check())
+        finally:
+            run(target.close())
+        if wrong:
+            raise Corrupt(f"the salvaged file is not sound: {wrong[0]}", where=str(new), hint="Look at the disk")
+        damaged = _swap(connection, Path(path), new)
+    finally:
+        connection.close(force=True)
+    return Salvaged(copied.rows, copied.refused, copied.holes, str(damaged))
+
+
+def _connect(path: str) -> apsw.Connection:
+    """A connection that keeps others out."""
+    settings = Settings(path, path, "full", 1.0, None, exclusive=True)
+    connection = files.connect(settings)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_schema").get  # noqa: B018 - takes the lock
+        except errors.BUSY as error:
+            raise Conflict(
+                "another process has the file open", where=path, hint="Stop what uses the store, and repair it again"
+            ) from error
+        except apsw.Error as error:
+            if not errors.is_damage(error):
+                raise errors.translate(error, path) from error
+            _trust(connection)
+    except BaseException:
+        connection.close(force=True)
+        raise
+    return connection
+
+
+def _trust(connection: apsw.Connection) -> None:
+    """Read pages whatever their checksums say."""
+    connection.execute("PRAGMA checksum_verification = 0")
+
+
+class _Source:
+    """The damaged file."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self.trusting = False
+
+    def tables(self) -> set[str]:
+        """The tables that it has."""
+        try:
+            return {name for (name,) in self._connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        except apsw.Error as error:
+            raise Corrupt(
+                f"not even the list of tables can be read: {error}",
+                where=self._connection.filename,
+                hint="Restore the file from a backup, or copy the threads from a mirror",
+            ) from error
+
+    def trust(self, trusting: bool) -> None:
+        """Whether to read pages whose checksums are wrong."""
+        self.trusting = trusting
+        self._connection.execute(f"PRAGMA checksum_verification = {int(not trusting)}")
+        self._connection.execute("PRAGMA shrink_memory")
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        """As a backend reads."""
+        cursor = self._connection.cursor()
+        try:
+            return answers(cursor, queries)
+        except apsw.Error as error:
+            raise errors.translate(error, self._connection.filename) from error
+        finally:
+            if self._connection.in_transaction:
+                cursor.execute("ROLLBACK")
+
+    def numbered(self, space: Space) -> Iterator[Row]:
+        """The rows of a table in the order in which they were written, which takes no index, as far as they can be
+        read; none of a table that has no such order."""
+        columns = ", ".join(space.all_columns)
+        sql = f"SELECT {columns}, body, rowid FROM {space.name} NOT INDEXED WHERE rowid >= ? AND rowid < ? LIMIT ?"  # noqa: S608
+        todo = [(0, _MOST_NUMBER)]
+        while todo:
+            low, high = todo.pop()
+            try:
+                found = list(self._connection.execute(sql, (low, high, _PAGE)))
+            except apsw.SQLError:
+                return
+            except apsw.Error:
+                if high - low > 1:
+                    middle = min((low + high) // 2, low + _STRIDE)
+                    todo += [(middle, high), (low, middle)]
+                continue
+            for row in found:
+                yield Row(row[: len(space.key)], row[len(space.key) : -2], row[-2])
+            if len(found) == _PAGE:
+                todo.append((int(found[-1][-1]) + 1, high))
+
+
+class _Copy:
+    """Copies rows of one file to another."""
+
+    def __init__(self, source: _Source, target: SQLite, sound: Sound) -> None:
+        self._source = source
+        self._target = target
+        self._sound = sound
+        self._batch: list[Ensure] = []
+        self.rows = 0
+        self.refused = 0
+        self.holes: list[Hole] = []
+
+    async def space(self, space: Space) -> None:
+        """Copy a table: if its pages have the right checksums, as it is; else what is sound by itself."""
+        self._source.trust(False)
+        try:
+            async for row in rows(self._source, space, ()):
+                await self._take(space, row)
+        except Corrupt:
+            await self._flush()
+            await self._doubtful(space)
+        await self._flush()
+
+    async def _doubtful(self, space: Space) -> None:
+        """What can be read of a table whatever the checksums say; what was copied before stays."""
+        self._source.trust(True)
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self._source, space, (), holes):
+            await self._judge(space, row)
+        if holes:
+            # Perhaps only the index by which they are found is damaged.
+            for row in self._source.numbered(space):
+                await self._judge(space, row)
+        self.holes += holes
+
+    async def _judge(self, space: Space, row: Row) -> None:
+        if self._sound(space, row):
+            await self._take(space, row)
+        else:
+            self.refused += 1
+
+    async def _take(self, space: Space, row: Row) -> None:
+        self._batch.append(Ensure(space, row))
+        self.rows += 1
+        if len(self._batch) >= _BATCH:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        batch, self._batch = self._batch, []
+        if batch:
+            await self._target.apply(batch)
+
+
+def _swap(connection: apsw.Connection, path: Path, new: Path) -> Path:
+    """Put the new file in the place of the old one, which gets another name."""
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.Error as error:
+        raise Unavailable(
+            f"the log of the damaged file cannot be written back: {error}",
+            where=str(path),
+            hint=f"What could be read is in {new}: stop all that uses the store, and put it in the file's place",
+        ) from error
+    damaged = _free_name(path)
+    os.link(path, damaged)
+    _flush(path.parent)
+    new.replace(path)
+    _flush(path.parent)
+    return damaged
+
+
+def _free_name(path: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    number = 0
+    while True:
+        name = path.with_name(f"{path.name}.damaged-{stamp}{f'-{number}' if number else ''}")
+        if not name.exists():
+            return name
+        number += 1
+
+
+def _flush(folder: Path) -> None:
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        name.unlink(missing_ok=True)

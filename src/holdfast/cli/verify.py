@@ -1,0 +1,188 @@
+"""`holdfast verify`, `heads` and `repair`: seeing whether all is as it was written, and mending it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import failures
+from holdfast.cli.completing import THREAD
+from holdfast.cli.frame import Session, command, dry_run_option, yes_option
+from holdfast.cli.text import safe
+from holdfast.errors import Corrupt
+
+if TYPE_CHECKING:
+    from holdfast.backends.sqlite.salvage import Salvaged
+    from holdfast.engine.findings import Finding
+    from holdfast.upkeep.heads import Heads
+    from holdfast.upkeep.repair import Repaired
+    from holdfast.upkeep.verifying import Report
+
+_LEVELS = ("structure", "hashes", "decode")
+_SHOWN = 20
+"""How many lost checkpoints of a thread are listed."""
+
+
+@command("verify")
+@click.argument("threads", nargs=-1, type=THREAD)
+@click.option("--level", type=click.Choice(_LEVELS), default="hashes", show_default=True, help="How deep to look.")
+@click.option("--heads", "heads_file", metavar="FILE", help="Compare with heads that were exported to this file.")
+@click.option("--write-heads", metavar="FILE", help="Export the heads to this file, if all is sound.")
+@click.option("--after", default="", metavar="THREAD", help="Go on after this thread.")
+def verify(
+    session: Session,
+    threads: tuple[str, ...],
+    level: str,
+    heads_file: str | None,
+    write_heads: str | None,
+    after: str,
+) -> None:
+    """Check that everything is as it was written.
+
+    Exits with 0 if all is well, with 5 if something is damaged, with 6 if there are notices only.
+    """
+    store = session.open()
+    known = _heads(heads_file)
+    with session.progress("Verifying") as tell:
+        if threads:
+            reports = [store.verify(name, level=level, heads=known, progress=tell) for name in threads]
+        else:
+            reports = [store.verify(level=level, heads=known, progress=tell, after=after)]
+    for report in reports:
+        if session.json:
+            session.emit(report.plain())
+        else:
+            _tell(session, report)
+    if not all(report.sound for report in reports):
+        raise click.exceptions.Exit(failures.INTEGRITY)
+    if write_heads is not None:
+        store.heads().save(write_heads)
+        session.note(f"The heads are in {write_heads}. Keep the file elsewhere.")
+    if any(report.findings for report in reports):
+        raise click.exceptions.Exit(failures.FINDINGS)
+
+
+@command("heads")
+@click.argument("file")
+def heads(session: Session, file: str) -> None:
+    """Export where the threads end, to detect a cut-off end later."""
+    found = session.open().heads()
+    found.save(file)
+    if session.json:
+        session.emit({"file": file, "threads": len(found.threads), "time": found.time})
+    else:
+        session.note(f"The heads of {len(found.threads)} threads are in {file}. Keep the file elsewhere.")
+
+
+def _heads(file: str | None) -> Heads | None:
+    from holdfast.upkeep.heads import Heads
+
+    return None if file is None else Heads.load(file)
+
+
+def _tell(session: Session, report: Report) -> None:
+    out = session.out
+    for finding in report.findings:
+        _tell_finding(session, finding)
+    more = report.found - len(report.findings)
+    if more:
+        out.line(f"and {more:,} more")
+    looked = f"{report.threads:,} threads, {report.steps:,} checkpoints, level {report.level}"
+    told = "sound" if report.sound else f"DAMAGED: {len(report.damaged):,} threads"
+    out.line(out.style(f"{told} ({looked}, {report.seconds:.1f} s)", "green" if report.sound else "red"))
+    if not report.sound:
+        session.note("`holdfast explain CODE` says what a code means; `holdfast repair` mends what can be mended.")
+
+
+def _tell_finding(session: Session, finding: Finding) -> None:
+    out = session.out
+    color = "red" if finding.weight.value == "damage" else "yellow"
+    where = f"{finding.thread}: " if finding.thread else ""
+    out.line(f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.what)}")
+    if finding.affected_count:
+        some = ", ".join(finding.affected[:3]) + (", …" if finding.affected_count > 3 else "")
+        out.line(f"    {finding.affected_count:,} checkpoints cannot be read: {safe(some)}")
+
+
+@command("repair")
+@click.argument("threads", nargs=-1, type=THREAD)
+@click.option("--from", "sources", multiple=True, metavar="URL", help="A store with the same history; may be repeated.")
+@click.option("--heads", "heads_file", metavar="FILE", help="Heads that were exported: what they name is brought back.")
+@dry_run_option
+@yes_option
+def repair(
+    session: Session,
+    threads: tuple[str, ...],
+    sources: tuple[str, ...],
+    heads_file: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Mend what is damaged, from a copy or by salvage.
+
+    Damaged rows go to quarantine, and damaged files are kept under another name. Exits with 5 if damage is left.
+    """
+    known = _heads(heads_file)
+    if not dry_run:
+        session.confirm("Repair the store? What cannot be mended goes to quarantine.", yes=yes)
+    try:
+        store = session.open(write=True)
+    except Corrupt as error:
+        salvaged = None if dry_run else _salvaged(error)
+        if salvaged is None:
+            raise
+        session.note(
+            f"The store would not open: {salvaged.rows:,} rows were salvaged. The old file: {salvaged.damaged}"
+        )
+        store = session.open(write=True)
+    with session.progress("Repairing") as tell:
+        done = [
+            store.repair(list(sources), thread=name, heads=known, dry_run=dry_run, progress=tell)
+            for name in threads or (None,)
+        ]
+    for each in done:
+        if session.json:
+            session.emit(each.plain())
+        else:
+            _tell_repaired(session, each)
+    if any(each.left for each in done):
+        raise click.exceptions.Exit(failures.INTEGRITY)
+
+
+def _salvaged(error: Corrupt) -> Salvaged | None:
+    """Put a new file in the place of one that is too damaged to be opened. None if the store is no SQLite file."""
+    from holdfast.backends.sqlite.salvage import salvage
+    from holdfast.engine.records import is_sound
+
+    path = error.where.removeprefix("sqlite:///").partition("?")[0]
+    if not error.where.startswith("sqlite:///"):
+        return None
+    return salvage(path, is_sound)
+
+
+def _tell_repaired(session: Session, done: Repaired) -> None:
+    out = session.out
+    would = "would be " if done.dry_run else ""
+    if done.files is not None:
+        out.line(
+            f"the store's files: {done.files.rows:,} rows {would}kept, {done.files.unreadable:,} places not readable"
+        )
+        for path in done.files.damaged:
+            out.line(f"    what was damaged is in {safe(path)}")
+    for each in done.mended:
+        out.line(out.style(safe(each.thread), "yellow"))
+        out.line(
+            f"    {each.restored:,} rows {would}restored, {each.remade:,} made anew, {each.quarantined:,} in quarantine"
+        )
+        for lost in each.lost[:_SHOWN]:
+            name = lost.checkpoint or f"branch {lost.branch}, step {lost.step}"
+            out.line(out.style(f"    lost: {safe(name)}: {safe(lost.reason)}", "red"))
+        if len(each.lost) > _SHOWN:
+            out.line(f"    and {len(each.lost) - _SHOWN:,} more")
+    for name in done.remade:
+        out.line(f"{safe(name)}: readable rows or words {would}made anew")
+    for finding in done.left:
+        _tell_finding(session, finding)
+    told = "damage is left" if done.left else "nothing is damaged" if not done.mended else f"{would}mended".capitalize()
+    out.line(out.style(f"{told} ({done.threads:,} threads, {done.seconds:.1f} s)", "red" if done.left else "green"))

@@ -1,0 +1,239 @@
+"""Repairing a store: its threads one by one, from sources where there are any.
+
+A store whose own files are damaged is put in order first, so that its rows can be read and written: see
+`holdfast.upkeep.storefiles`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.port import Backend, Delete, Put
+from holdfast.backends.registry import backend_for
+from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.spaces import LINES, SPACES, WORDS
+from holdfast.backends.sqlite import SQLite
+from holdfast.backends.wrap.settings import resolve
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.findings import Code, Finding, Level, Weight
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Line
+from holdfast.engine.words import Progress
+from holdfast.errors import Invalid
+from holdfast.upkeep.heads import Heads
+from holdfast.upkeep.mending import Lost, Mended, mend
+from holdfast.upkeep.sources import Source
+from holdfast.upkeep.storefiles import Files, finish, put_in_order
+from holdfast.upkeep.verifying import Report, verify
+
+_CACHE_BYTES = 16 << 20
+_BATCH = 256
+
+
+@dataclass
+class Repaired:
+    """What a repair did, or would do.
+
+    `threads` says how many were looked at; `mended` what was done to those that were damaged, thread by thread. `files`
+    tells of the store's own files, where these had to be put in order. `remade` are threads whose readable rows or
+    words were made anew.
+    """
+
+    store: str
+    dry_run: bool
+    threads: int = 0
+    mended: list[Mended] = field(default_factory=list)
+    remade: list[str] = field(default_factory=list)
+    files: Files | None = None
+    left: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> list[Lost]:
+        """The checkpoints that could not be kept."""
+        return [lost for each in self.mended for lost in each.lost]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged any more."""
+        return not self.left
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "store": self.store,
+            "dry_run": self.dry_run,
+            "threads": self.threads,
+            "seconds": self.seconds,
+            "files": None if self.files is None else self.files._asdict(),
+            "remade": self.remade,
+            "mended": [
+                {
+                    "thread": each.thread,
+                    "restored": each.restored,
+                    "remade": each.remade,
+                    "quarantined": each.quarantined,
+                    "sources": each.sources,
+                    "lost": [lost._asdict() for lost in each.lost],
+                    "found": [finding.plain() for finding in each.found],
+                    "left": [finding.plain() for finding in each.left],
+                }
+                for each in self.mended
+            ],
+            "left": [each.plain() for each in self.left],
+        }
+
+
+async def repair(
+    engine: Engine,
+    tenant: str,
+    sources: Sequence[Engine] = (),
+    *,
+    threads: Sequence[str] | None = None,
+    heads: Heads | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Repaired:
+    """Mend what is damaged. Threads that are named are also taken from a source if they are not there at all."""
+    if any(source.ground.backend.url == engine.ground.backend.url for source in sources):
+        raise Invalid("a store is not repaired from itself", where=engine.ground.backend.url)
+    began = time.monotonic()
+    run = _Run(engine, tenant, [Source(each) for each in sources], dry_run=dry_run)
+    await run.run(threads, heads, progress)
+    run.done.seconds = time.monotonic() - began
+    return run.done
+
+
+@asynccontextmanager
+async def opened_sources(engine: Engine, given: Sequence[Any], tenant: str) -> AsyncIterator[list[Engine]]:
+    """Stores as sources: open ones by their engines, others by URL, which are closed at the end."""
+    opened: list[Backend] = []
+    try:
+        sources: list[Engine] = []
+        for each in given:
+            if not isinstance(each, str):
+                sources.append(each.engine)
+                continue
+            url = resolve(each)
+            kind = backend_for(url)
+            options = ({"tenant": tenant} if kind.takes_tenant else {}) | (
+                {"read_only": True} if kind.takes_read_only else {}
+            )
+            backend = await kind.open(url, **options)
+            opened.append(backend)
+            sources.append(Engine(Ground(backend, Cache(_CACHE_BYTES), engine.ground.codec)))
+        yield sources
+    finally:
+        for backend in opened:
+            await backend.close()
+
+
+class _Run:
+    """One repair."""
+
+    def __init__(self, engine: Engine, tenant: str, sources: Sequence[Source], *, dry_run: bool) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._sources = sources
+        self._dry = dry_run
+        self.done = Repaired(engine.ground.backend.url, dry_run)
+
+    async def run(self, threads: Sequence[str] | None, heads: Heads | None, progress: Progress | None) -> None:
+        begun = None if self._dry else await finish(self._engine)
+        named = None
+        if threads is not None:
+            there = set(await self._there())
+            named = [name for name in threads if name in there]
+            await self._take([name for name in threads if name not in there])
+        report = await verify(self._engine, self._tenant, named, level=Level.DECODE, heads=heads, progress=progress)
+        self.done.threads = report.threads
+        self.done.files = await put_in_order(self._engine, report, dry_run=self._dry) or begun
+        missing: set[str] = set()
+        if self.done.files is not None and not self._dry:
+            report = await verify(self._engine, self._tenant, level=Level.DECODE, heads=heads, progress=progress)
+            for source in self._sources:
+                missing |= set(await source.names(self._tenant))
+        if heads is not None:
+            missing |= {each.thread for each in report.findings if each.code is Code.GONE_THREAD}
+        await self._mend(report, heads)
+        await self._take(sorted(missing - set(await self._there())))
+        await self._make_again(report)
+
+    async def _there(self) -> list[str]:
+        holes: list[Hole] = []
+        prefix = (self._tenant,)
+        backend = self._engine.ground.backend
+        return [str(row.key[1]) async for row in sturdy_rows(backend, LINES, prefix, holes, bodies=False)]
+
+    async def _mend(self, report: Report, heads: Heads | None) -> None:
+        codes = (Code.CUT_OFF, Code.ROLLED_BACK, Code.OTHER_HISTORY)
+        behind = {each.thread for each in report.damage if each.code in codes}
+        whole = self.done.files is not None and not self._dry
+        names = set(report.damaged)
+        if whole and self._sources:
+            names.update(await self._there())  # rows may have gone that nobody misses
+        # A thread that others stand on, or that a source has more of, is not seen to be damaged.
+        names |= set(await self._there()) if self._sources and heads is None and not report.damaged else set()
+        for name in sorted(names):
+            await self._thread(name, whole=whole or name in behind)
+        self.done.left += [each for each in report.damage if not each.thread and self.done.files is None]
+
+    async def _take(self, names: Sequence[str]) -> None:
+        """Take whole threads from a source."""
+        for name in names:
+            if self._sources:
+                await self._thread(name, whole=True)
+
+    async def _thread(self, name: str, *, whole: bool) -> None:
+        line = Line(self._tenant, name)
+        if self._dry:
+            mended = await _rehearse(self._engine, line, self._sources, whole=whole)
+        else:
+            mended = await mend(self._engine, line, self._sources, whole=whole)
+        if mended is not None:
+            self.done.mended.append(mended)
+            self.done.left += mended.left
+
+    async def _make_again(self, report: Report) -> None:
+        """Make readable rows and words anew, where they do not say what the log says."""
+        mended = {each.thread for each in self.done.mended}
+        stale = [each for each in report.findings if each.weight is Weight.REMAKEABLE and each.thread not in mended]
+        self.done.remade = list(dict.fromkeys(each.thread for each in stale))
+        for finding in [] if self._dry else stale:
+            line = Line(self._tenant, finding.thread)
+            if finding.code is Code.STALE_ROWS:
+                await self._engine.projector.build(line)
+            else:
+                await self._engine.ground.backend.apply([Delete(WORDS, tuple(line))])
+                await self._engine.indexer.build_line(line)
+
+
+async def _rehearse(engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool) -> Mended | None:
+    """What mending would do: done to a copy of the line, in a file that is then removed."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        scratch = await SQLite.open(f"sqlite:///{Path(folder) / 'rehearsal.db'}", synchronous="normal")
+        try:
+            await _copy(engine.ground.backend, scratch, line)
+            ground = replace(engine.ground, backend=scratch, cache=Cache(_CACHE_BYTES), project=False)
+            return await mend(Engine(ground), line, sources, whole=whole)
+        finally:
+            await scratch.close()
+
+
+async def _copy(source: Backend, target: Backend, line: Line) -> None:
+    holes: list[Hole] = []
+    for space in SPACES:
+        batch: list[Put] = []
+        async for row in sturdy_rows(source, space, tuple(line), holes):
+            batch.append(Put(space, row))
+            if len(batch) == _BATCH:
+                await target.apply(batch)
+                batch = []
+        await target.apply(batch)

@@ -1,0 +1,107 @@
+"""Stores that are only looked at: `read_only=True`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.backends.port import Expect
+from holdfast.backends.spaces import JOBS, LATER, LINES
+from holdfast.backends.sqlite.files import checksum_vfs
+from holdfast.engine.drivers import run
+from holdfast.errors import Config, Denied, NotFound
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    url = f"{request.param}:///{tmp_path}/store"
+    with holdfast.open(url) as store:
+        for number in range(40):
+            store.put("t", {"n": number})
+    return url
+
+
+def names(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.stat().st_size) for path in folder.rglob("*"))
+
+
+def test_it_reads_and_changes_nothing(url: str, tmp_path: Path) -> None:
+    before = names(tmp_path)
+    with holdfast.open(url, read_only=True) as store:
+        assert store.get("t").state == {"n": 39}
+        assert len(store.log("t")) == 40
+        assert store.stats().bytes > 0
+        with pytest.raises(Denied, match="for reading only"):
+            store.put("t", {"n": 40})
+        with pytest.raises(NotFound):
+            store.get("nope")
+        run(store.engine.ground.backend.apply([]))
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+def test_it_makes_none(scheme: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as caught:
+        holdfast.open(f"{scheme}:///{tmp_path}/nope", read_only=True)
+    assert caught.value.code == "no-store"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_on_or_off(url: str) -> None:
+    with pytest.raises(Config, match="read_only"):
+        holdfast.open(url, read_only="perhaps")
+    with holdfast.open(f"{url}?read_only=true") as store, pytest.raises(Denied):
+        store.put("t", {})
+
+
+def test_a_file_that_nobody_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/a file?.db".replace("?", "%3F").replace(" ", "%20")
+    with holdfast.open(url) as store:
+        store.put("t", {"n": 1})
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with holdfast.open(url, read_only=True) as store:
+        assert store.get("t").state == {"n": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a file?.db"]
+
+
+def test_a_file_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/store"
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with holdfast.open(url) as writer:
+        writer.put("t", {"n": 1})
+        with holdfast.open(url, read_only=True) as store:
+            writer.put("t", {"n": 2})
+            assert store.get("t").state == {"n": 2}
+
+
+def test_conditions_are_answered(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store"
+    with holdfast.open(url) as store:
+        store.put("t", {})
+    with holdfast.open(url, read_only=True) as store:
+        backend = store.engine.ground.backend
+        there, not_there = Expect(LINES, ("", "t"), None), Expect(LINES, ("", "u"), None)
+        assert run(backend.apply([not_there, there])) == 1
+        assert run(backend.apply([not_there])) is None
+        run(backend.tidy())
+        assert run(backend.check()) == []
+
+
+def test_an_older_file_lacks_tables_and_is_read_as_it_is(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path}/store", tmp_path / "store"
+    with holdfast.open(url) as store:
+        store.put("t", {"n": 1})
+    with apsw.Connection(str(path), vfs=checksum_vfs()) as connection:
+        for space in LATER:
+            connection.execute(f"DROP TABLE {space.name}")
+    connection.close()
+    with holdfast.open(url, read_only=True) as store:
+        assert store.get("t").state == {"n": 1}
+        from holdfast.backends.port import Scan
+
+        found = run(store.engine.ground.backend.read([Scan(JOBS, ("",)), Scan(LINES, ("",)), Scan(JOBS, ("",))]))
+        assert [len(rows) for rows in found] == [0, 1, 0]
+        assert run(store.engine.ground.backend.read([Scan(JOBS, ("",))])) == [[]]

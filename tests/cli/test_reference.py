@@ -1,0 +1,18 @@
+"""The reference of the commands says what they say."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.cli.failures import EXIT_CODES
+from tests.docs.markdown import ROOT
+from tools.cli_reference import PAGE, reference
+
+
+def test_the_reference_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference(), "run: python tools/cli_reference.py"
+
+
+def test_the_guide_lists_the_exit_codes() -> None:
+    guide = (ROOT / "docs" / "guides" / "cli.md").read_text(encoding="utf-8")
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", guide, re.MULTILINE)] == list(EXIT_CODES)

@@ -1,0 +1,132 @@
+"""Small stores to damage, and every way to damage their rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Put, Row, Scan
+from holdfast.backends.spaces import REFS, SPACES, Key, Space
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.findings import Finding, Level, Weight
+from holdfast.engine.records import Line, Point
+from holdfast.engine.verify import verify
+from tests.engine.lines import store_on
+from tests.engine.pruned import Picture, decorate, dropping_ids, filled, prune
+
+LINE = Line("", "t")
+Rows = Mapping[tuple[Space, Key], Row]
+Damage = tuple[str, Space, Key, str]
+
+
+def small(*, pruned: bool) -> dict[tuple[Space, Key], Row]:
+    """The rows of a thread with a branch, a revision, names, tags, writes, folds and a large value."""
+    backend = memory()
+    store = filled(backend)
+    decorate(store, ["0", "3", "5", "80"], 0b1111111)
+    store.put("t", {"again": 1}, id="4")
+    if pruned:
+        prune(store, dropping_ids("1", "2"))
+        store.put("t", {"x": [1, 2, 3]}, id="9")
+    return rows_of(backend)
+
+
+def memory() -> Memory:
+    return run(Memory.open("memory://"))
+
+
+def rows_of(backend: Memory) -> dict[tuple[Space, Key], Row]:
+    return {(space, row.key): row for space in SPACES for row in run(backend.read([Scan(space, tuple(LINE))]))[0]}
+
+
+def loaded(rows: Rows) -> Engine:
+    """An engine on a store that has just these rows."""
+    backend = memory()
+    run(backend.apply([Put(space, row) for (space, _), row in rows.items()]))
+    return store_on(backend, fold_every=3).engine
+
+
+def found_in(engine: Engine, level: Level = Level.HASHES) -> list[Finding]:
+    return run(verify(engine.ground, LINE, level)).findings
+
+
+def damage_in(engine: Engine) -> list[Finding]:
+    return [each for each in found_in(engine, Level.DECODE) if each.weight is Weight.DAMAGE]
+
+
+def picture(engine: Engine) -> dict[tuple[int, int], tuple[Point, Any, dict[str, Any]]]:
+    """All steps, with what they say and their states."""
+    steps = Picture(store_on(engine.ground.backend, fold_every=3)).steps
+    return {place: (each.point._replace(tail=0, size=0), each.header, each.state) for place, each in steps.items()}
+
+
+def missing(rows: Rows) -> Iterator[tuple[Damage, Rows]]:
+    """Each row away."""
+    for at in rows:
+        yield ("missing", *at, ""), {each: row for each, row in rows.items() if each != at}
+
+
+def altered(rows: Rows) -> Iterator[tuple[Damage, Rows]]:
+    """Each column of each row another one, and each body."""
+    for at, row in rows.items():
+        for number, name in enumerate(at[0].columns):
+            columns = list(row.columns)
+            value = columns[number]
+            if isinstance(value, int):
+                columns[number] = value + 1
+            else:
+                columns[number] = f"{value}x" if isinstance(value, str) else bytes([value[0] ^ 1]) + value[1:]
+            yield ("altered", *at, name), {**rows, at: row._replace(columns=tuple(columns))}
+        if row.body:
+            body = bytearray(row.body)
+            body[len(body) // 2] ^= 1
+            yield ("altered", *at, "body"), {**rows, at: row._replace(body=bytes(body))}
+
+
+def exchanged(rows: Rows) -> Iterator[tuple[Damage, Rows]]:
+    """Each two rows of a space exchanged, and each copied over each other."""
+    for space in SPACES:
+        here = [at for at in rows if at[0] is space]
+        for one, other in itertools.combinations(here, 2):
+            first, second = rows[one], rows[other]
+            if first[1:] == second[1:]:
+                continue
+            put_first = second._replace(key=first.key)
+            yield ("swapped", *one, repr(other[1])), {**rows, one: put_first, other: first._replace(key=second.key)}
+            yield ("copied", *one, repr(other[1])), {**rows, one: put_first}
+
+
+UNCOVERED = {
+    ("altered", "lines", "created"),
+    ("altered", "lines", "version"),
+    ("altered", "branches", "created"),
+    ("altered", "branches", "name"),
+    ("altered", "writes", "path"),
+    ("altered", "refs", "time"),
+    ("altered", "steps", "size"),
+    ("altered", "steps", "revision"),
+    ("missing", "writes", ""),
+    ("missing", "refs", ""),
+}
+"""What no hash covers, and only exported heads show."""
+
+
+def is_covered(damage: Damage, rows: Rows) -> bool:
+    """Whether damage can be found without heads."""
+    kind, space, key, what = damage
+    if (kind, space.name, what) in UNCOVERED or (space is REFS and kind in ("swapped", "copied")):
+        return False
+    row = rows[space, key]
+    if space.name == "branches" and kind == "swapped":
+        return False  # both start at the same place, and only their names differ
+    if space.name == "steps":
+        point = Point.of(row)
+        after = (*key[:3], int(key[3]) + 1)
+        if kind == "missing" and (space, after) not in rows:
+            return False  # the end of a branch
+        if point.pruned and what in ("time", "hash"):
+            return False  # nothing that is left tells
+    return True

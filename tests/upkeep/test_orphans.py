@@ -1,0 +1,262 @@
+"""Rows that belong to nothing go; what somebody may be about to complete does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.port import Backend, Delete, Put, Row
+from holdfast.backends.spaces import (
+    AGENT_STATES,
+    FOLDS,
+    LINES,
+    NODES,
+    OBJECTS,
+    QUARANTINE,
+    REFS,
+    STEPS,
+    WORDS,
+)
+from holdfast.engine.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.records import Line
+from holdfast.engine.writes import Write
+from holdfast.store import Store
+from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.pruned import LARGE, LINE, filled, rows_of
+from tests.engine.test_found import Meddling
+
+DAY = 24 * 3600 * 10**9
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    opened = backend(request.param, tmp_path)
+    yield opened
+    run(opened.close())
+
+
+def put(on: Backend, *changes: Any) -> None:
+    assert run(on.apply(changes)) is None
+
+
+def found(report: Any) -> set[tuple[str, str, bool]]:
+    return {(each.thread, each.what, each.waits) for each in report.found}
+
+
+def states(store: Store) -> dict[str, Any]:
+    return {each.id: store.get("t", each.id).state for each in store.log("t")}
+
+
+def everything(on: Backend) -> dict[str, list[Row]]:
+    return {name: rows for name, rows in rows_of(on).items() if rows}
+
+
+def test_a_store_in_order_has_none(shared: Backend) -> None:
+    store = filled(shared)
+    store.index()
+    store.tag("t", "good", "4")
+    store.pin("t", "3")
+    store.hold("t", reason="not for this")
+    store.release("t")
+    run(store.engine.writes.put(LINE, "7", [Write("", "task", 0, "c", b"\xc0")]))
+    store.prune(keep_last=3)
+    before = everything(shared)
+    told: list[Any] = []
+    report = store.orphans(grace="0s", progress=lambda *how: told.append(how))
+    assert (report.found, report.rows, report.bytes, report.problems) == ([], 0, 0, {})
+    assert everything(shared) == before
+    assert told == [(1, 1, "t")]
+
+
+def litter(on: Backend, store: Store) -> None:
+    """Rows of each kind that belong to nothing, in a thread that is there."""
+    form = int(rows_of(on)["lines"][0].columns[2])
+    put(
+        on,
+        Put(NODES, Row((*LINE, form + 1, b"left"), (), b"x" * 100)),
+        Put(NODES, Row((*LINE, form + 5, b"left"), (), b"x" * 100)),
+        Put(OBJECTS, Row((*LINE, b"nobody's", 0), (), b"x" * 100)),
+        Put(OBJECTS, Row((*LINE, b"nobody's", 1), (), b"x" * 100)),
+        Put(REFS, Row((*LINE, "tag", "lost", "nowhere"), ("nowhere", 1))),
+        Put(REFS, Row((*LINE, "orphan", "digest", ""), ("", 1))),
+        Put(FOLDS, Row((*LINE, 0, 99), (form, b"hash"), b"x")),
+        Put(WORDS, Row((*LINE, 0, 99), (1, "word"))),
+    )
+    run(store.engine.writes.put(LINE, "0never", [Write("", "task", 0, "c", b"\xc0")]))
+
+
+def test_what_belongs_to_nothing_goes(shared: Backend) -> None:
+    clock = Clock()
+    store = filled(shared, clock=clock)
+    run(store.engine.writes.put(LINE, "9 to come", [Write("", "task", 0, "c", b"\xc0")]))
+    before, whole = everything(shared), states(store)
+    litter(shared, store)
+    clock.now += 2 * DAY
+    store.put("t", {"n": "new"}, id="99")
+    before = everything(shared) | {name: before[name] for name in before if name not in ("steps", "lines")}
+    planned = store.orphans(dry_run=True)
+    report = store.orphans()
+    assert found(report) == {("t", "no checkpoint", False), ("t", "old form", False), ("t", "unused value", False)}
+    assert (planned.found, planned.rows, planned.bytes) == (report.found, report.rows, report.bytes)
+    assert report.rows == 9
+    left = everything(shared)
+    assert {name: left[name] for name in ("writes", "objects", "nodes", "folds")} == {
+        name: before[name] for name in ("writes", "objects", "nodes", "folds")
+    }
+    assert "refs" not in left
+    assert "words" not in left
+    assert {id: state for id, state in states(store).items() if id != "99"} == whole
+    assert store.orphans().found == []
+
+
+def test_writes_may_come_before_their_checkpoint(shared: Backend) -> None:
+    clock = Clock()
+    store = filled(shared, clock=clock)
+    for id in ("5a", "9"):
+        run(store.engine.writes.put(LINE, id, [Write("", "task", 0, "c", b"\xc0")]))
+    assert store.orphans().found == []
+    clock.now += DAY // 2
+    store.put("t", {"n": "new"}, id="85")
+    clock.now += DAY // 2 + 10**9
+    report = store.orphans()
+    assert report.rows == 1, "the thread went on without it, long ago"
+    assert [row.key[2] for row in rows_of(shared)["writes"]] == ["9"]
+    clock.now += DAY
+    assert store.orphans().rows == 1, "nothing came for long"
+    assert rows_of(shared)["writes"] == []
+
+
+def test_a_thread_of_writes_alone(shared: Backend) -> None:
+    clock = Clock()
+    store = store_on(shared, clock=clock)
+    run(store.engine.writes.put(LINE, "1", [Write("", "task", 0, "c", b"\xc0")]))
+    assert store.orphans().found == []
+    clock.now += 2 * DAY
+    assert store.orphans().rows == 1
+
+
+def test_a_thread_that_is_not_there_waits(shared: Backend) -> None:
+    clock = Clock()
+    store = filled(shared, clock=clock)
+    whole = states(store)
+    put(shared, Delete(LINES, tuple(LINE)), Put(AGENT_STATES, Row(tuple(LINE), ("c", "", "", "", 1, "", 1))))
+    planned = store.orphans(dry_run=True)
+    assert found(planned) == {("t", "no thread", True)}
+    assert rows_of(shared)["refs"] == [], "a dry run writes nothing down"
+    assert found(store.orphans()) == {("t", "no thread", True)}
+    clock.now += DAY // 2
+    assert found(store.orphans()) == {("t", "no thread", True)}
+    assert len(rows_of(shared)["refs"]) == 1
+    run(shared.apply([Delete(STEPS, (*LINE, 1, 1))]))  # somebody is at work on it
+    clock.now += DAY
+    assert found(store.orphans()) == {("t", "no thread", True)}
+    clock.now += DAY
+    planned = store.orphans(dry_run=True)
+    report = store.orphans()
+    assert found(report) == {("t", "no thread", False)}
+    assert (planned.rows, planned.bytes) == (report.rows, report.bytes)
+    assert report.rows > len(whole)
+    assert everything(shared) == {}
+
+
+def test_a_copy_under_way_is_left(shared: Backend) -> None:
+    clock = Clock()
+    store = store_on(shared, clock=clock)
+    put(shared, Put(NODES, Row((*LINE, 1, b"half"), (), b"x")))
+    lease = Lease(store.engine.ground, LINE, "copy")
+    run(lease.take())
+    assert store.orphans(grace="0s").found == []
+    clock.now += 2 * DAY  # whoever had it is dead
+    assert store.orphans(grace="0s").rows == 2
+    assert everything(shared) == {}
+
+
+def test_a_rewrite_under_way_is_left(shared: Backend) -> None:
+    clock = Clock()
+    store = filled(shared, clock=clock)
+    form = int(rows_of(shared)["lines"][0].columns[2])
+    put(shared, Put(NODES, Row((*LINE, form + 1, b"being made"), (), b"x")))
+    lease = Lease(store.engine.ground, LINE, "rewrite")
+    run(lease.take())
+    assert store.orphans(grace="0s").found == []
+    assert store.orphans(grace="0s", dry_run=True).found == []
+    run(lease.give_back())
+    assert store.orphans(grace="0s").rows == 1
+
+
+def test_what_is_held_in_quarantine_or_a_setting_stays(shared: Backend) -> None:
+    store = filled(shared)
+    store.index()
+    litter(shared, store)
+    store.hold("t", reason="case 17")
+    put(shared, Put(QUARANTINE, Row(("", "gone", 1), ("steps", 1, "damaged"), b"x")))
+    assert store.orphans(grace="0s").found == []
+    store.release("t")
+    assert store.orphans(grace="0s").rows >= 9
+    assert rows_of(shared, Line("", "gone"))["quarantine"]
+    assert rows_of(shared, Line("", ""))["refs"], "the mark that there is an index"
+
+
+def test_a_damaged_thread_is_left_and_reported(shared: Backend) -> None:
+    store = filled(shared)
+    litter(shared, store)
+    row = rows_of(shared)["steps"][3]
+    put(shared, Put(STEPS, row._replace(body=b"damaged")))
+    before = everything(shared)
+    report = store.orphans(grace="0s")
+    assert list(report.problems) == ["t"]
+    assert report.found == []
+    assert everything(shared) == before
+
+
+def test_others_save_meanwhile(shared: Backend) -> None:
+    for at in range(12):
+        meddling = Meddling(shared)
+        store = filled(meddling)
+        litter(shared, store)
+        other = store_on(shared, fold_every=3)
+        value = f"{LARGE}{at}"
+
+        def act(other: Store = other, value: str = value) -> None:
+            other.put("t", {"large": value}, id="99")
+
+        meddling.arm(act=act, read=at)
+        report = store.orphans(grace="0s")
+        assert not report.problems
+        cold = store_on(shared, fold_every=3, cache_bytes=0)
+        found = states(cold)
+        assert "99" not in found or found["99"] == {"large": value}
+        assert len(found) == 10 + ("99" in found)
+        store.delete("t")
+
+
+def test_it_gives_up_where_others_never_stop(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    litter(shared, store)
+    other = store_on(shared, fold_every=3)
+    count = iter(range(1000))
+
+    def act() -> None:
+        other.put("t", {"n": next(count)})
+        meddling.arm(act=act, apply=0)
+
+    meddling.arm(act=act, apply=0)
+    report = store.orphans(grace="0s")
+    assert "kept changing" in report.problems["t"]
+
+
+def test_a_thread_that_is_deleted_meanwhile(shared: Backend) -> None:
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared)
+    for at in range(40):
+        meddling.arm(act=lambda: other.delete("t"), read=at)
+        report = store.orphans(grace="0s")
+        assert not report.problems
+        if not other.threads():
+            filled(shared)

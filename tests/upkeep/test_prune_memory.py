@@ -1,0 +1,61 @@
+"""Pruning takes little memory: many threads, or one very long one, and somebody who writes meanwhile."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from benchmarks.prune import pruned
+
+LONG = """
+import sys, tracemalloc
+import holdfast
+
+with holdfast.open(sys.argv[1], cache_bytes=4 << 20) as store:
+    store.prune(keep_last=1, threads="short")  # so that everything is loaded
+    tracemalloc.start()
+    for rules in ({"keep_last": 1250}, {"keep_where": "meta.n:7"}):
+        for dry_run in (True, False):
+            tracemalloc.reset_peak()
+            report = store.prune(threads="long", dry_run=dry_run, each=lambda thread: None, **rules)
+            print(report.dropped, tracemalloc.get_traced_memory()[1])
+"""
+
+
+def test_many_threads_with_a_writer(tmp_path: Path) -> None:
+    found = pruned(30, 60, 20, tmp_path)
+    assert found["dropped"] >= 30 * 40
+    assert (found["errors"], found["problems"]) == (0, 0)
+    assert found["appended"] > 0
+    assert found["rss"] < 200e6
+
+
+def test_a_long_thread_does_not_need_all_its_bodies(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    bodies, chance = 0, random.Random(0)
+    with holdfast.open(url) as store:
+        store.put("short", {})
+        for start in range(0, 1500, 250):
+            with store.transaction() as together:
+                for n in range(start, start + 250):
+                    text = chance.randbytes(8000).hex()
+                    bodies += len(text)
+                    together.put("long", {"text": text, "n": n}, metadata={"n": n % 10})
+    assert bodies > 23e6
+    done = subprocess.run([sys.executable, "-c", LONG, url], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert [dropped for dropped, _ in figures] == [250, 250, 1124, 1124]
+    assert max(peak for _, peak in figures) < bodies * 3 / 4, figures
+
+
+@pytest.mark.torture
+def test_a_thousand_threads(tmp_path: Path) -> None:
+    found = pruned(1000, 200, 100, tmp_path)
+    assert (found["errors"], found["problems"]) == (0, 0)
+    assert found["rss"] < 200e6

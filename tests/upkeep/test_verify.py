@@ -1,0 +1,243 @@
+"""Verifying finds every row that is missing, altered, exchanged or copied; against heads, also what no hash covers."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import holdfast
+from holdfast.backends.port import Delete, Put, Row, Scan
+from holdfast.backends.spaces import AGENT_STATES, LINES, NODES, STEPS, WORDS
+from holdfast.engine.drivers import run
+from holdfast.engine.findings import Code, Finding, Level, Weight
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.store import Store
+from holdfast.upkeep.findings import FINDINGS
+from holdfast.upkeep.heads import Heads, compare_head, export_heads
+from tests.engine.lines import store_on
+from tests.upkeep import damage
+from tests.upkeep.damage import LINE, found_in, loaded, memory, small
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("level", list(Level))
+def test_nothing_is_found_in_a_sound_thread(pruned: bool, level: Level) -> None:
+    assert found_in(loaded(small(pruned=pruned)), level) == []
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_missing_row_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in damage.missing(rows):
+        if damage.is_covered(what, rows):
+            assert found_in(loaded(damaged)), what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_altered_column_and_body_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in damage.altered(rows):
+        if damage.is_covered(what, rows):
+            assert found_in(loaded(damaged)), what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_exchange_and_every_copy_of_rows_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in Random(1).sample(list(damage.exchanged(rows)), 120):
+        if damage.is_covered(what, rows):
+            assert found_in(loaded(damaged)), what
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_one_of_them(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in damage.exchanged(rows):
+        if damage.is_covered(what, rows):
+            assert found_in(loaded(damaged)), what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_against_heads_everything_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    heads = run(export_heads(loaded(rows), ""))
+    every = [*damage.missing(rows), *damage.altered(rows), *Random(2).sample(list(damage.exchanged(rows)), 40)]
+    for what, damaged in every:
+        engine = loaded(damaged)
+        found = run(compare_head(engine.ground.backend, LINE, heads.threads["t"])) or found_in(engine)
+        # A version that goes up is what an honest change makes of it.
+        assert found or what[3] == "version", what
+
+
+def test_findings_name_what_cannot_be_read() -> None:
+    rows = small(pruned=False)
+    key = (*LINE, 0, 1)
+    body = bytearray(rows[STEPS, key].body)
+    body[-1] ^= 1
+    (finding,) = found_in(loaded({**rows, (STEPS, key): rows[STEPS, key]._replace(body=bytes(body))}))
+    assert finding.code is Code.DAMAGED_STEP
+    assert (finding.checkpoint, finding.place, finding.affected, finding.affected_count) == ("1", (0, 1), ["1"], 1)
+    plain = finding.plain()
+    assert (plain["code"], plain["branch"], plain["step"]) == ("damaged-step", 0, 1)
+    assert "checkpoint 1" in str(finding)
+
+
+def test_every_code_is_explained() -> None:
+    assert set(FINDINGS) == set(Code)
+    assert all(each.meaning and each.remedy for each in FINDINGS.values())
+
+
+# The whole store ----------------------------------------------------------------------------------------------
+
+
+def filled(path: Path, threads: int = 3) -> Store:
+    store = holdfast.open(f"sqlite:///{path}/store.db")
+    for number in range(threads):
+        for turn in range(5):
+            store.put(f"thread {number}", {"messages": [f"message {n}" for n in range(turn + 1)]})
+    return store
+
+
+def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        told: list[tuple[int, int | None, str]] = []
+        first = store.verify(limit=2, progress=lambda *seen: told.append(seen))
+        assert (first.threads, first.next, first.sound) == (2, "thread 1", True)
+        assert told == [(1, 3, "thread 0"), (2, 3, "thread 1")]
+        rest = store.verify(after="thread 1")
+        assert (rest.threads, rest.next, rest.steps) == (1, None, 5)
+        assert rest.plain()["sound"] is True
+
+
+def test_wrong_questions(tmp_path: Path) -> None:
+    with filled(tmp_path, 1) as store:
+        with pytest.raises(NotFound):
+            store.verify("no such thread")
+        with pytest.raises(Invalid, match="level"):
+            store.verify(level="deep")
+        with pytest.raises(Invalid, match="tenant"):
+            store.verify(heads=Heads("other", "", "", {}))
+
+
+def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
+    with filled(tmp_path, 2) as store:
+        backend = store.engine.ground.backend
+        run(backend.apply([Delete(LINES, ("", "thread 1"))]))
+        (found,) = store.verify().damage
+        assert (found.code, found.thread) == (Code.MISSING_THREAD, "thread 1")
+        run(backend.apply([Delete(STEPS, ("", "thread 1"))]))
+        run(backend.apply([Put(NODES, Row(("", "stray", 1, bytes(20)), (), b"body"))]))
+        report = store.verify()
+        assert report.sound
+        assert [each.code for each in report.findings] == [Code.ORPHAN]
+
+
+def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db", project=True) as store:
+        for turn in range(4):
+            store.put("t", {"messages": [{"role": "user", "content": f"message {n}"} for n in range(turn)]})
+        store.index()
+        assert store.verify(level="decode").findings == []
+        backend = store.engine.ground.backend
+        (heads, words) = run(backend.read([Scan(AGENT_STATES, ("", "t")), Scan(WORDS, ("", "t"))]))
+        run(backend.apply([Put(AGENT_STATES, heads[0]._replace(columns=("x", *heads[0].columns[1:])))]))
+        run(backend.apply([Delete(WORDS, words[-1].key)]))
+        report = store.verify(level="decode")
+        assert report.sound
+        assert {each.code for each in report.findings} == {Code.STALE_ROWS, Code.STALE_WORDS}
+        assert store.repair().remade == ["t"]
+        assert store.verify(level="decode").findings == []
+
+
+def test_writers_at_work_cause_no_false_alarm(tmp_path: Path) -> None:
+    with filled(tmp_path, 2) as store:
+        stop = threading.Event()
+
+        def write() -> None:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                state = {"messages": [f"message {n}" for n in range(turn % 40)]}
+                store.put("thread 0", state, branch="side" if turn % 3 == 0 and turn > 6 else "main")
+                if turn == 5:
+                    store.fork("thread 0", branch="side")
+                if turn % 20 == 0:
+                    store.compact("thread 0")
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for level in ("structure", "hashes", "decode", "hashes"):
+                assert store.verify(level=level).findings == []
+        finally:
+            stop.set()
+            writer.join()
+
+
+# Heads --------------------------------------------------------------------------------------------------------
+
+
+def test_heads_are_kept_in_a_file(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        heads = store.heads()
+        heads.save(tmp_path / "heads.json")
+        assert Heads.load(tmp_path / "heads.json") == heads
+        assert store.verify(heads=heads).findings == []
+        text = (tmp_path / "heads.json").read_text()
+        (tmp_path / "heads.json").write_text(text.replace('"length": 5', '"length": 4', 1))
+        with pytest.raises(Corrupt):
+            Heads.load(tmp_path / "heads.json")
+        (tmp_path / "heads.json").write_text("{}")
+        with pytest.raises(Invalid):
+            Heads.load(tmp_path / "heads.json")
+        with pytest.raises(Invalid):
+            Heads.load(tmp_path / "none.json")
+
+
+def codes(found: list[Finding]) -> set[Code]:
+    return {each.code for each in found}
+
+
+def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        old = store.log("thread 0")[2].id
+        store.fork("thread 0", old, branch="side")
+        store.put("thread 0", {"x": 1}, branch="side")
+        heads = store.heads()
+        store.put("thread 0", {"messages": []})
+        assert store.verify(heads=heads).findings == []
+        backend = store.engine.ground.backend
+        run(backend.apply([Delete(STEPS, ("", "thread 1", 0, 4))]))
+        assert store.verify("thread 1").sound
+        (found,) = store.verify(heads=heads).damage
+        assert (found.code, found.thread) == (Code.CUT_OFF, "thread 1")
+        store.delete("thread 2")
+        report = store.verify(heads=heads)
+        assert Code.GONE_THREAD in codes(report.findings)
+        assert codes(report.damage) == {Code.CUT_OFF}
+        store.put("thread 2", {"made": "anew"})
+        assert Code.GONE_THREAD in codes(store.verify("thread 2", heads=heads).findings)
+        store.rename_branch("thread 0", "side", "other")
+        store.name("thread 0", "end")
+        notices = store.verify("thread 0", heads=heads).findings
+        assert codes(notices) == {Code.RENAMED_BRANCH, Code.CHANGED_NAMES}
+        assert all(each.weight is Weight.NOTICE for each in notices)
+        store.prune(keep_last=2, threads="thread 0")
+        assert store.verify("thread 0", heads=heads).sound
+
+
+def test_a_rolled_back_thread_is_found() -> None:
+    backend = memory()
+    store = store_on(backend)
+    for turn in range(3):
+        store.put("t", {"turn": turn}, id=str(turn))
+    before = damage.rows_of(backend)
+    store.fork("t", "1", branch="side")
+    heads = run(export_heads(store.engine, ""))
+    engine = loaded(before)
+    (found,) = run(compare_head(engine.ground.backend, LINE, heads.threads["t"]))
+    assert found.code is Code.ROLLED_BACK
