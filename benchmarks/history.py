@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
 import holdfast
 from benchmarks.measure import Figure, Result
 
 _STEPS, _BRANCHES = 10_000, 1_000
-_ROUNDS = 7
+_ROUNDS = 5
 
 Look = Callable[[holdfast.Store], object]
 
@@ -26,25 +28,25 @@ _LOOKS: dict[str, tuple[Look, float]] = {
     ),
     "diff of a branch and its neighbour": (lambda store: store.diff("agent", "branch-500", "branch-501"), 100),
     "diff with one message of 10,000 edited": (lambda store: store.diff("agent", "before", "edited"), 100),
-    "diff of two threads, one message edited": (lambda store: store.diff("agent", "before", other="copy"), 200),
+    "diff of two threads, one message edited": (lambda store: store.diff("agent", "before", other="copy"), 500),
     "blame of the first message": (lambda store: store.blame("agent", "messages[0]", "main"), 100),
     "blame of a message in the middle": (lambda store: store.blame("agent", f"messages[{_STEPS // 2}]", "main"), 100),
     "blame of the last 50 messages": (lambda store: store.blame("agent", "messages[-50:]", "main"), 100),
     "blame of a key of 1,000": (lambda store: store.blame("agent", "memory.key-500", "main"), 100),
     "history of a message": (lambda store: store.history("agent", f"messages[{_STEPS // 2}]", "main"), 100),
-    "history of a channel, first 20": (lambda store: store.history("agent", "messages", "main", limit=20), 200),
+    "history of a channel, first 20": (lambda store: store.history("agent", "messages", "main", limit=20), 500),
 }
 """What is looked at, and how many milliseconds it may take."""
 
 
-def _message(number: int) -> dict[str, str]:
-    role = "assistant" if number % 2 else "user"
-    return {"role": role, "content": f"message {number}: " + f"words and more words {number} " * 8}
+def _message(number: int) -> BaseMessage:
+    kind = AIMessage if number % 2 else HumanMessage
+    return kind(f"message {number}: " + f"words and more words {number} " * 8, id=f"m{number}")
 
 
 def _fill(store: holdfast.Store) -> None:
     """A conversation of 10,000 messages, one a step, and a memory of 1,000 entries; then branches all along it."""
-    messages: list[dict[str, str]] = []
+    messages: list[BaseMessage] = []
     memory = {f"key-{number}": f"value {number} " * 4 for number in range(1_000)}
     ids = []
     for number in range(_STEPS):
@@ -59,7 +61,7 @@ def _fill(store: holdfast.Store) -> None:
         store.fork("agent", ids[number * (_STEPS // _BRANCHES)], branch=name)
         store.update("agent", {"n": -number}, branch=name)
     edited = [*messages]
-    edited[_STEPS // 3] = {**edited[_STEPS // 3], "content": "edited"}
+    edited[_STEPS // 3] = HumanMessage("edited", id=edited[_STEPS // 3].id)
     last = store.put("agent", {"messages": edited, "memory": memory, "n": _STEPS}, parent=ids[-1])
     store.name("agent", "edited", last.id)
     store.put("copy", {"messages": edited, "memory": memory, "n": _STEPS})

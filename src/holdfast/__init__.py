@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from holdfast.errors import Unavailable as Unavailable
     from holdfast.errors import Uncertain as Uncertain
     from holdfast.errors import Unsupported as Unsupported
+    from holdfast.history.merging import LEAVE as LEAVE
+    from holdfast.history.merging import MISSING as MISSING
+    from holdfast.history.merging import Clash as Clash
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.ops.doctor import doctor as doctor
@@ -79,6 +82,7 @@ _CODEC = ("Codec", "Inert", "Limits", "Registry")
 _DOCTOR = ("doctor",)
 _EXPLANATIONS = ("explain",)
 _JOBS = ("AsyncJobs", "Jobs")
+_MERGING = ("LEAVE", "MISSING", "Clash")
 _OPENING = ("aopen", "open")
 _REGISTRY = ("allow", "register")
 _RETENTION = ("Retention",)
@@ -94,6 +98,7 @@ __all__ = [  # noqa: PLE0604 - strings all of them
     *_ERRORS,
     *_EXPLANATIONS,
     *_JOBS,
+    *_MERGING,
     *_OPENING,
     *_REGISTRY,
     *_RETENTION,
@@ -122,6 +127,8 @@ def __getattr__(name: str) -> Any:
         from holdfast.ops import explanations as found
     elif name in _JOBS:
         from holdfast.ops import jobs as found
+    elif name in _MERGING:
+        from holdfast.history import merging as found
     elif name in _OPENING:
         from holdfast import opening as found
     elif name in _REGISTRY:

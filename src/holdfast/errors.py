@@ -134,7 +134,6 @@ FINER = {
     "closed": Unavailable,
     "write-failed": Unavailable,
     "not-installed": Config,
-    "no-store": NotFound,
     "no-store-named": Config,
     "under-way": Conflict,
     "lease-lost": Conflict,

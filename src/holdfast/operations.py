@@ -418,7 +418,7 @@ class Basics:
         given = [each for each in (id, at, name, time) if each is not None]
         if len(given) + (branch is not None or step is not None) > 1:
             raise Invalid(
-                "a checkpoint is named in one way: by id, by name, by time, by revision, or by branch and step"
+                "a checkpoint is named in one way: by id, by revision, by name, by time, or by branch and step"
             )
         if at is not None:
             from holdfast.history.revisions import resolve

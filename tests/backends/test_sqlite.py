@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from holdfast.backends.port import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, NODES, SPACES, STEPS, WORDS, Key, Scalar, Space
+from holdfast.backends.spaces import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite import files as sqlite_files
 from holdfast.backends.sqlite.files import checksum_vfs
@@ -440,80 +440,6 @@ def test_tidying_gives_room_back(store: SQLite, path: Path) -> None:
     run(store.close())
     with pytest.raises(Unavailable):
         run(store.tidy())
-
-
-def test_tidying_gives_back_what_the_index_of_words_took(store: SQLite, path: Path) -> None:
-    def words(seq: int) -> str:
-        return " ".join(f"word{(seq * 31 + n * n) % 5000}" for n in range(60))
-
-    for start in range(0, 4000, 500):
-        rows = [Create(WORDS, Row(("t", f"l{n % 20}", 0, n), (n, words(n)))) for n in range(start, start + 500)]
-        assert run(store.apply(rows)) is None
-    full = run(store.size())
-    for line in range(18):
-        assert run(store.apply([Delete(WORDS, ("t", f"l{line}"))])) is None
-    run(store.tidy())
-    assert run(store.size()) < full / 3
-    assert not Path(f"{path}-wal").stat().st_size, "the log is cut off"
-    assert run(store.check()) == []
-    (left,) = run(store.read([Scan(WORDS, ())]))
-    assert len(left) == 400
-    for row in left[:20]:
-        assert row.key in run(store.match("t", [str(row.columns[1]).split()[0]], limit=1000)).keys
-
-
-def test_writers_are_not_kept_waiting_by_tidying(store: SQLite) -> None:
-    rows = [Create(NODES, Row(("t", "l", 0, n.to_bytes(2)), (), bytes(20_000))) for n in range(4000)]
-    assert run(store.apply(rows)) is None
-    assert run(store.apply([Delete(NODES, ("t",))])) is None
-    tidying = threading.Thread(target=lambda: run(store.tidy()))
-    tidying.start()
-    longest, written = 0.0, 0
-    while tidying.is_alive():
-        began = time.monotonic()
-        assert run(store.apply([Put(STEPS, step(written))])) is None
-        longest, written = max(longest, time.monotonic() - began), written + 1
-    tidying.join()
-    assert written > 3
-    assert longest < 5
-    assert len(run(store.read([Scan(STEPS, ())]))[0]) == written
-
-
-def test_the_index_of_words_is_made_when_it_is_needed(store: SQLite) -> None:
-    def tables() -> set[str]:
-        connection = store._connections.writer().connection
-        return {name for (name,) in connection.execute("SELECT name FROM sqlite_schema") if "words_index" in name}
-
-    assert run(store.apply([Delete(WORDS, ("t",)), Create(STEPS, step(0))])) is None
-    assert run(store.match("t", ["word"])).keys == run(store.match("t", [])).keys == []
-    run(store.tidy())
-    assert tables() == set()
-    assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word"))), Create(STEPS, step(0))])) == 1
-    assert tables() == set()
-    assert run(store.apply([Put(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
-    assert "words_index" in tables()
-    assert run(store.apply([Delete(WORDS, ())])) is None
-    assert tables() == set()
-
-
-def test_an_index_of_words_that_is_damaged_is_damage(store: SQLite) -> None:
-    assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
-    store._connections.writer().execute("DROP TABLE words_index_data")
-    for change in (Create(WORDS, Row(("t", "l", 0, 1), (0, "word"))), Delete(WORDS, ("t",))):
-        with pytest.raises(HoldfastError):
-            run(store.apply([change]))
-    with pytest.raises(HoldfastError):
-        run(store.match("t", ["word"]))
-    with pytest.raises(HoldfastError):
-        run(store.tidy())
-    assert run(store.check())
-
-
-def test_an_index_of_words_that_is_none_is_damage(store: SQLite) -> None:
-    assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
-    store._connections.writer().execute("DROP TABLE words_index; CREATE TABLE words_index (other)")
-    with pytest.raises(Corrupt):
-        run(store.match("t", ["word"]))
 
 
 def test_size_counts_the_log(store: SQLite, path: Path) -> None:

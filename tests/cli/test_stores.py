@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli.stores import of_path, path_of
+from holdfast.backends.wrap.settings import of_path
+from holdfast.cli.stores import path_of
 from tests.cli import kit
 from tests.cli.conftest import fill
 

@@ -12,11 +12,15 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
 import holdfast
+from holdfast.backends.memory import Memory
 from holdfast.codec import Codec, Inert
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Line
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.changes import Diff
 from holdfast.history.edits import Large
 from holdfast.history.words import lines, words
+from tests.engine.lines import store_on
 
 
 @pytest.fixture
@@ -322,3 +326,18 @@ def test_after_the_thread_was_compacted(store: holdfast.Store) -> None:
     first = store.diff("t", "#10", "#70")
     store.compact("t")
     assert store.diff("t", "#10", "#70").patch() == first.patch()
+
+
+def test_while_another_process_rewrites_the_thread() -> None:
+    backend = run(Memory.open("memory://"))
+    mine, other = store_on(backend), store_on(backend)
+    messages: list[HumanMessage] = []
+    for number in range(100):
+        messages.append(HumanMessage(f"message {number} " * 10, id=str(number)))
+        other.put("t", {"messages": messages, "n": number})
+    point = run(mine.engine.lines.find(Line("", "t"), mine.resolve("t", "#70").id))
+    held = run(mine.engine.states.hold(Line("", "t"), point))
+    other.compact("t")
+    assert str(mine.diff("t", "#69", "#70").summary[0]) == "messages: +1"
+    mine.engine.states.keep(Line("", "t"), point.hash, held)
+    assert mine.blame("t", "messages[3]", "#70")[0].writer.step == 3

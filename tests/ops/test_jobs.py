@@ -15,7 +15,7 @@ import holdfast
 from holdfast.backends.port import Put, Row
 from holdfast.backends.spaces import JOBS
 from holdfast.engine.drivers import run
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient
+from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, Transient
 from holdfast.ops.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
 from holdfast.ops.kinds import Kind, Kinds, Result
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
@@ -345,3 +345,38 @@ def test_the_same_under_asyncio(clock: Clock) -> None:
         assert await jobs.remove("a")
 
     asyncio.run(main())
+
+
+class Entry:
+    """An entry point of another package."""
+
+    def __init__(self, name: str, found: object) -> None:
+        self.name, self.value, self._found = name, f"somewhere:{name}", found
+
+    def load(self) -> object:
+        return self._found
+
+
+class Entries(list[Entry]):
+    @property
+    def names(self) -> set[str]:
+        return {each.name for each in self}
+
+
+def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    backup = Kind("backup", "copy the store elsewhere", lambda job: "copied")
+    plugged = [Entry("backup", backup), Entry("broken", object()), Entry("misnamed", backup)]
+
+    def entry_points(group: str, name: str = "") -> Entries:
+        assert group == "holdfast.jobs"
+        return Entries(each for each in plugged if not name or each.name == name)
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    assert "backup" in Kinds().names()
+    assert "backup" in Kinds()
+    jobs = Jobs(timed(Clock()))
+    jobs.add("a", "backup")
+    assert jobs.run("a").summary == "copied"
+    for name in ("broken", "misnamed"):
+        with pytest.raises(Config, match="is no kind of jobs of the name"):
+            Kinds().get(name)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Batch, Delete, Get, Put, Row
-from holdfast.backends.spaces import REFS
+from holdfast.backends.spaces import JOBS, REFS
 from holdfast.backends.waiting import Pause
 from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
@@ -370,3 +370,35 @@ def test_jobs_run_on_the_store_of_their_tenant() -> None:
     assert seen == ["acme"]
     assert own.get("t").state == {"n": 7}
     assert store.threads() == []
+
+
+class TakenOver(Wrapper):
+    """A store in which another takes the lease just before a batch that changes a job."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory())
+        self.before = 0
+        """Before which such batch, counted down."""
+
+    async def apply(self, batch: Batch) -> int | None:
+        if any(isinstance(change, Put) and change.space is JOBS for change in batch):
+            self.before -= 1
+            if self.before == 0:
+                taken = Row(("", "", "lease", "job a", ""), ("another", time.time_ns()))
+                await super().apply([Put(REFS, taken)])
+        return await super().apply(batch)
+
+
+@pytest.mark.parametrize("when", [1, 2], ids=["start", "end"])
+def test_a_lease_that_goes_to_another_at_the_start_or_the_end_changes_nothing(when: int) -> None:
+    backend = TakenOver()
+    store, kinds = timed(time.time_ns, backend), knows(Watched().kind())
+    jobs = Jobs(store, kinds)
+    jobs.add("a", "watched", schedule="every 1h")
+    due = jobs.get("a").due_ns
+    backend.before = when
+    with pytest.raises(Conflict) as caught:
+        jobs.run("a")
+    assert caught.value.code == "lease-lost"
+    assert [each.outcome for each in jobs.get("a").runs] == ["running"] * (when - 1)
+    assert jobs.get("a").due_ns == due

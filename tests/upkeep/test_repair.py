@@ -90,6 +90,8 @@ def broken(rows: Rows) -> Rows:
     for seq in (1, 6, 7):
         key = (*LINE, 0, seq)
         body = bytearray(rows[STEPS, key].body)
+        if not body:
+            continue  # pruned
         body[-1] ^= 1
         spoilt[STEPS, key] = rows[STEPS, key]._replace(body=bytes(body))
     return spoilt

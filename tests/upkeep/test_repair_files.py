@@ -93,10 +93,10 @@ def test_a_flipped_bit_anywhere_is_found_and_mended(tmp_path: Path, kind: str, c
     truth, heads = made(kind, tmp_path / "whole")
     chance = Random(f"{kind}{copy}")
     outcomes = []
-    for _ in range(8):
+    for _ in range(4):
         what = flipped(tmp_path / "whole", tmp_path / "broken", chance)
         outcomes.append(check_flip(kind, tmp_path / "whole", tmp_path / "broken", truth, heads, what, copy=copy))
-    assert outcomes.count("mended") > 3, outcomes
+    assert outcomes.count("mended") > 1, outcomes
 
 
 @pytest.mark.torture
@@ -140,7 +140,7 @@ def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> N
         "print('open', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    other = subprocess.Popen(  # noqa: S603
+    other = subprocess.Popen(
         [sys.executable, "-c", code, f"sqlite:///{path}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:

@@ -23,7 +23,7 @@ def doctor(session: Session, full: bool) -> None:
 
     It makes no store. Exit code 0 if nothing has to be done, 6 if something has, 10 if there is no store.
     """
-    from holdfast.cli.stores import of_path
+    from holdfast.backends.wrap.settings import of_path
     from holdfast.ops.doctor import examine
 
     given = None if session.store_name is None else of_path(session.store_name)

@@ -181,7 +181,7 @@ def format_options(command: click.Command, context: click.Context, formatter: cl
         record = parameter.get_help_record(context)
         if record is not None:
             is_shared = parameter.name in SHARED_NAMES and not parameter.expose_value
-            (shared if is_shared or parameter.name == "help" else own).append(record)
+            (shared if is_shared or "--help" in parameter.opts else own).append(record)
     if own:
         with formatter.section("Options"):
             formatter.write_dl(own)

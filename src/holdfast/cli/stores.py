@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.store import Store
-
-_WINDOWS_DRIVE = 1
 
 
 def url_of(given: str | None) -> str:
@@ -19,21 +17,9 @@ def url_of(given: str | None) -> str:
 
     Nothing given is `$HOLDFAST_STORE`, or the default of `holdfast.toml`.
     """
-    from holdfast.backends.wrap.settings import is_name, resolve
+    from holdfast.backends.wrap.settings import of_path, resolve
 
-    found = resolve(given)
-    return found if is_name(found) else of_path(found)
-
-
-def of_path(text: str) -> str:
-    """The URL for a path to a file or directory; a URL stays what it is."""
-    scheme, colon, _ = text.partition(":")
-    if colon and len(scheme) > _WINDOWS_DRIVE:
-        return text
-    path = Path(text).expanduser()
-    kind = "file" if path.is_dir() or text.endswith("/") else "sqlite"
-    # A path that starts at the root has four slashes in a URL: `sqlite:////var/lib/agents.db`.
-    return f"{kind}:///{quote(str(path), safe='/:~')}"
+    return resolve(None if given is None else of_path(given))
 
 
 def path_of(url: str) -> Path | None:

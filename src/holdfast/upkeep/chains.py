@@ -123,6 +123,12 @@ class Chains:
         while True:
             place = (chain.branch, chain.length)
             row = await same.step(self._line, place, None)
+            stub = None if row is not None else await same.stub(self._line, place, None)
+            if stub is not None:
+                chain.stubs.add(chain.length)
+                chain.taken[chain.length] = stub
+                chain.put(chain.length, Point.of(stub).hash, None)
+                continue
             step = None if row is None else open_row(self._line, row, self._max_bytes)
             if row is None or step is None or not _fits(step, place):
                 return
@@ -140,7 +146,8 @@ class Chains:
             expected = self._expected.get(place)
             there = chain.commits[seq]
             if seq in chain.stubs:
-                if expected in (None, there):
+                expected = expected or await self._known(place, there)
+                if expected == there:
                     continue
                 chain.stubs.discard(seq)  # of another step, whose place it has
                 await self._look_for(chain, seq, expected)
@@ -153,6 +160,11 @@ class Chains:
             parent = chain.parents[seq]
             if parent is not None and chain.commits[seq]:
                 self._expected[parent.branch, parent.seq] = parent.commit
+
+    async def _known(self, place: Where, there: bytes) -> bytes:
+        """The hash that a pruned step had, as sources say; that of its stub, if they do not."""
+        found = await first_of(self._sources, lambda source: source.step(self._line, place, None))
+        return Point.of(found[0]).hash if found is not None else there
 
     async def _look_for(self, chain: Chain, seq: int, expected: bytes | None) -> None:
         place = (chain.branch, seq)

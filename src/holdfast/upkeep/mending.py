@@ -303,7 +303,7 @@ class _Mending:
             if (finding.column != "revision" and finding.code is not Code.DUPLICATE_ID) or finding.place is None:
                 continue
             (rows,) = await self._backend.read([Scan(STEPS, (*self._line, finding.checkpoint), by="id")])
-            points = sorted(map(Point.of, rows))
+            points = sorted(point for point in map(Point.of, rows) if self._stays(point))
             numbers = sorted({point.revision for point in points})
             if len(numbers) < len(points):
                 numbers = list(range(len(points)))
@@ -311,6 +311,11 @@ class _Mending:
                 place, commit = point[:2], point.hash
                 found = await first_of(self._sources, lambda each, at=place, by=commit: each.step(self._line, at, by))  # type: ignore[misc]
                 self._revisions[place] = Point.of(found[0]).revision if found is not None else number
+
+    def _stays(self, point: Point) -> bool:
+        """Whether a step is the one that belongs at its place."""
+        chain = self._chains.chains[point.branch]
+        return point.seq not in chain.taken and point.seq not in chain.lost
 
     # States ---------------------------------------------------------------------------------------------------
 

@@ -344,8 +344,8 @@ class _Pass:
             sizes[at] = sum([await self._size(line, cutoffs[at]) async for line in lines()])
             return sizes[at] <= most
 
-        # Often it does as it is. And where only a little goes, more may be taken than given back: the first state that is
-        # kept is then stored whole.
+        # Often it does as it is. And where only a little goes, more may be taken than given back: the first state that
+        # is kept is then stored whole.
         low, high = 0 if await fits(0) else 1, len(cutoffs) - 1
         while low and low < high:
             middle = (low + high) // 2

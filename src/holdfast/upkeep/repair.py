@@ -102,8 +102,11 @@ async def repair(
     progress: Progress | None = None,
 ) -> Repaired:
     """Mend what is damaged. Threads that are named are also taken from a source if they are not there at all."""
-    if any(source.ground.backend.url == engine.ground.backend.url for source in sources):
-        raise Invalid("a store is not repaired from itself", where=engine.ground.backend.url)
+    own = engine.ground.backend
+    for source in sources:
+        other = source.ground.backend
+        if other is own or (other.url == own.url and own.capabilities.shared):
+            raise Invalid("a store is not repaired from itself", where=own.url)
     began = time.monotonic()
     run = _Run(engine, tenant, [Source(each) for each in sources], dry_run=dry_run)
     await run.run(threads, heads, progress)

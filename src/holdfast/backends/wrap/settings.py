@@ -31,19 +31,21 @@ FILE = "holdfast.toml"
 PREFIX = "stores."
 DEFAULT = "stores.default"
 
+_WINDOWS_DRIVE = 1
+
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 def resolve(name: str | None = None) -> str:
     """The URL of a store: of one that is named in the file, of the default one, or the URL itself.
 
-    Without a name it is `$HOLDFAST_STORE`, which may be a name too; else the store `default` of the file.
+    Without a name it is `$HOLDFAST_STORE`, which may be a name too, or a path; else the store `default` of the file.
     """
+    if name is None:
+        given = os.environ.get("HOLDFAST_STORE")
+        name = of_path(given) if given else None
     if name is not None:
         return _by_name(name) if is_name(name) else name
-    given = os.environ.get("HOLDFAST_STORE")
-    if given:
-        return _by_name(given) if is_name(given) else given
     path = find_file()
     if path is None:
         raise Config(
@@ -57,6 +59,17 @@ def resolve(name: str | None = None) -> str:
 def is_name(name: str) -> bool:
     """Whether this is the name of a store in the file, and no URL."""
     return name.startswith(PREFIX) and ":" not in name
+
+
+def of_path(text: str) -> str:
+    """The URL for a path to a file or directory; a URL, or the name of a store, stays what it is."""
+    scheme, colon, _ = text.partition(":")
+    if is_name(text) or (colon and len(scheme) > _WINDOWS_DRIVE):
+        return text
+    path = Path(text).expanduser()
+    kind = "file" if path.is_dir() or text.endswith("/") else "sqlite"
+    # A path that starts at the root has four slashes in a URL: `sqlite:////var/lib/agents.db`.
+    return f"{kind}:///{quote(str(path), safe='/:~')}"
 
 
 def find_file() -> Path | None:
