@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast.codec import default_codec, wire
 from holdfast.codec.tags import Tag
-from holdfast.engine.texts import Around, Text, edited_items, edited_texts, path_text, replaced, role_of, texts
+from holdfast.engine.texts import Around, Text, edited_items, edited_texts, replaced, role_of, texts
 from holdfast.engine.tokens import LONGEST, Finder, fold, in_order, needed, words_of
 from holdfast.errors import Corrupt
+from holdfast.history.paths import path_text
 from holdfast.model.diff import diff_maps
 from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Set
 from holdfast.model.packed import PackedMap, pack_name, pack_state
@@ -68,10 +69,10 @@ def test_what_is_no_packed_value_is_corrupt(data: bytes) -> None:
 def test_keys_of_any_kind_are_shown() -> None:
     value = {1: "a", None: "b", b"\x01": "c", "odd key": "d"}
     assert [path_text(each.path) for each in of(packed(value))] == [
-        "c['1']",
+        "c.1",
         "c.None",
         "c[\"b'\\\\x01'\"]",
-        "c['odd key']",
+        'c["odd key"]',
     ]
     assert path_text(()) == ""
 

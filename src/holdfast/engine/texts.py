@@ -92,17 +92,6 @@ def role_of(name: str) -> str:
     return ROLES.get(name, name)
 
 
-def path_text(path: Path) -> str:
-    """A place as people write it: `messages[3].content`."""
-    parts = [str(path[0])] if path else []
-    for part in path[1:]:
-        if isinstance(part, int):
-            parts.append(f"[{part}]")
-        else:
-            parts.append(f".{part}" if part.isidentifier() else f"[{part!r}]")
-    return "".join(parts)
-
-
 # Operations -------------------------------------------------------------------------------------------------------
 
 

@@ -24,10 +24,11 @@ from holdfast.engine.core import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, Summary
 from holdfast.engine.projected import is_hidden
 from holdfast.engine.records import Line, Point, check_name, info_of, open_step
-from holdfast.engine.texts import Text, path_text
+from holdfast.engine.texts import Text
 from holdfast.engine.words import MANY, ON, Progress, step_words
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.history.matching import Brought, Context, Spans, Subject, hits, matches, reduced
+from holdfast.history.paths import path_text
 from holdfast.history.planning import Need, needs, one_thread, thread_prefix
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
 from holdfast.model.packed import unpack_name
