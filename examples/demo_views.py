@@ -183,8 +183,11 @@ def figures(bare: float, ours: Figures, theirs: Figures) -> RenderableType:
 def goodbye(database: Path, log: Path, seconds: float) -> RenderableType:
     text = Text.assemble(
         ("look at it\n", "bold"),
-        f"  sqlite3 {database} 'select * from threads'\n",
-        f"  sqlite3 {database} 'select branch, seq, kind, time from log limit 9'\n",
+        f"  export HOLDFAST_STORE={database} PATH=.venv/bin:$PATH\n",
+        "  holdfast log guide --graph --oneline\n",
+        "  holdfast diff guide 'as planned' brief\n",
+        "  holdfast blame guide plan\n",
+        "  holdfast verify\n",
         f"  {log} has a line for every tool that ran\n",
         (f"all of it took {seconds:.0f} s", "dim"),
     )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -42,6 +43,7 @@ def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
     check_fork(tmp_path / "build/demo.db", printed)
     check_figures(printed)
     check_form(printed)
+    check_commands(tmp_path, printed)
 
 
 def check_kill_and_resume(said: dict[str, str], log: list[list[str]]) -> None:
@@ -81,6 +83,24 @@ def check_figures(printed: str) -> None:
     ours, theirs, ratio = (float(figure.replace(",", "")) for figure in found.groups())
     assert ratio == pytest.approx(theirs / ours, rel=0.05)
     assert ratio > 20
+
+
+def check_commands(directory: Path, printed: str) -> None:
+    """What it says to look at can be looked at."""
+    commands = re.findall(r"^[│ ]*holdfast (\S.*?)[│ ]*$", printed, re.MULTILINE)
+    assert len(commands) == 4
+    environment = {**os.environ, "HOLDFAST_STORE": "build/demo.db", "PYTHONIOENCODING": "utf-8"}
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *shlex.split(command)],
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout
 
 
 def check_form(printed: str) -> None:

@@ -9,7 +9,7 @@ is as it was, and mending it again finishes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.backends.port import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
@@ -41,6 +41,7 @@ from holdfast.model.nodes import MapRoot, Origin
 from holdfast.model.objects import parse_pointer
 from holdfast.model.steps import Step
 from holdfast.upkeep.chains import Chain, Chains, Where, open_row
+from holdfast.upkeep.mended import Lost, Mended
 from holdfast.upkeep.quarantine import Keeper
 from holdfast.upkeep.sources import Source, first_of
 
@@ -52,41 +53,6 @@ _PASSES = 3
 """How often it is looked for what was made right before, and left something else to do."""
 
 _BATCH = 256
-
-
-class Lost(NamedTuple):
-    """A checkpoint that could not be kept. Its id is empty where that is not known."""
-
-    thread: str
-    checkpoint: str
-    branch: int
-    step: int
-    reason: str
-
-
-@dataclass
-class Mended:
-    """What was done to a thread, or would be: how many rows came from sources, were made anew from others, and went to
-    quarantine; which checkpoints are lost; and what could not be mended."""
-
-    thread: str
-    restored: int = 0
-    remade: int = 0
-    quarantined: int = 0
-    lost: list[Lost] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    found: list[Finding] = field(default_factory=list)
-    left: list[Finding] = field(default_factory=list)
-
-    def add(self, other: Mended) -> None:
-        """What another pass did."""
-        self.restored += other.restored
-        self.remade += other.remade
-        self.quarantined += other.quarantined
-        self.lost += other.lost
-        self.sources += [url for url in other.sources if url not in self.sources]
-        self.found = self.found or other.found
-        self.left = other.left
 
 
 class _Start(NamedTuple):

@@ -28,7 +28,8 @@ from holdfast.engine.records import Line
 from holdfast.engine.words import Progress
 from holdfast.errors import Invalid
 from holdfast.upkeep.heads import Heads
-from holdfast.upkeep.mending import Lost, Mended, mend
+from holdfast.upkeep.mended import Lost, Mended
+from holdfast.upkeep.mending import mend
 from holdfast.upkeep.sources import Source
 from holdfast.upkeep.storefiles import Files, finish, put_in_order
 from holdfast.upkeep.verifying import Report, verify
