@@ -87,6 +87,7 @@ def check_flip(kind: str, folder: Path, broken: Path, truth: Truth, heads: Heads
         return "mended"
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_a_flipped_bit_anywhere_is_found_and_mended(tmp_path: Path, kind: str, copy: bool) -> None:

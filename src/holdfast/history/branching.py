@@ -216,8 +216,10 @@ async def switch(engine: Engine, line: Line, name: str) -> Head:
     """Make the last step of a branch the latest of the line: by a step on it that changes nothing, if need be."""
     while True:
         newest = await engine.lines.find(line, None)
-        head = await engine.lines.find(line, OnBranch(check_name(name, "name of a branch")))
-        if head.id == newest.id:
+        number = await engine.lines.branch(line, check_name(name, "name of a branch"))
+        head = await engine.lines.find(line, OnBranch(name))
+        # A branch that starts at the latest step, and has none of its own, is not the one that would go on.
+        if head.id == newest.id and newest.branch == number:
             return await engine.heads.head(line, head)
         state = await engine.lines.reading(line, head, partial(engine.states.packed, line))
         saving = Saving(

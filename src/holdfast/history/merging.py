@@ -105,6 +105,11 @@ async def merge(
     """
     if strategy is not None and strategy not in _STRATEGIES:
         raise Invalid(f"a strategy is 'ours', 'theirs' or 'union', not {strategy!r}")
+    if resolve is not None and not callable(resolve) and not isinstance(resolve, Mapping):
+        raise Invalid(
+            f"what settles clashes is a function, or ways by path, not {resolve!r}",
+            hint='As in {"messages": "union"}; one way for all is a strategy',
+        )
     return await _Merge(engine, line, theirs, into, strategy, resolve, dict(metadata or {})).save()
 
 

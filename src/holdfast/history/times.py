@@ -56,7 +56,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
     plain = " ".join(text.lower().split())
     try:
         found = _moment(plain, now)
-    except OverflowError:
+    except (OverflowError, ValueError):  # what Python says of a zone that lies before the year 1 differs by platform
         raise Invalid(_FAR, where=repr(text)) from None
     if found is None:
         raise Invalid(

@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import secrets
+import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeAlias
@@ -37,8 +38,10 @@ Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 
 _BUFFER = 1 << 20
 _GZIP = b"\x1f\x8b"
-_LONGEST = 1 << 30
-"""How many bytes a line may have: more than any store has in a row, and less than would fill the memory."""
+_LONGEST = 256 << 20
+"""How many bytes a line may have: more than any row takes, and less than would fill the memory."""
+_UNREADABLE = (OSError, EOFError, zlib.error)
+"""What a file raises that cannot be read or unpacked."""
 
 _SPACES = {space.name: space for space in EXPORTED}
 
@@ -303,12 +306,16 @@ class Source:
                 size += len(line)
                 if line.startswith(b'{"type":"checksum"'):
                     break
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
+        except _UNREADABLE as error:
             raise self.damaged(str(error)) from error
         return lines
 
     def _see_the_end(self) -> None:
-        if self._file.read(1):
+        try:
+            more = self._file.read(1)
+        except _UNREADABLE as error:
+            raise self.damaged(str(error)) from error
+        if more:
             raise self.damaged("something comes after its end")
 
     def _decode(self, line: bytes, first: bool) -> Lines:
@@ -316,14 +323,14 @@ class Source:
             if first:
                 self._check_head(line)
             return _decoder.decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self.damaged(f"a line of it cannot be read: {error}") from error
 
     def _check_head(self, line: bytes) -> None:
         try:
             said = msgspec.json.decode(line)
             version = said["version"] if said["type"] == "holdfast-export" else None
-        except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError, RecursionError):
             version = None
         if not isinstance(version, int):
             raise Invalid(

@@ -33,6 +33,10 @@ _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", bytes: "BLOB", Json: "TE
 # Large rows in the tree of the key itself would make that tree deep and slow; small ones are found a step sooner in it.
 _WITH_ROWID = frozenset({STEPS, NODES, OBJECTS, WRITES, STATE_VALUES, CONVERSATIONS})
 
+# A row that is made smaller in its place leaves its page part empty for good, since SQLite merges pages only when rows
+# are deleted. So what stands for a pruned or moved row is put at the end of the table, and whole pages become free.
+_SHRINKING = frozenset({STEPS, NODES, OBJECTS})
+
 NUMBER = "number"
 """A column of `words` by which its index names rows. Declared, so that nothing ever numbers them anew."""
 
@@ -102,6 +106,8 @@ class Statements:
         self.insert = f"{insert} ON CONFLICT DO NOTHING"
         """Store a row unless its key is taken."""
         self.put = f"{insert} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values}"
+        if space in _SHRINKING:
+            self.put = insert.replace("INSERT", "INSERT OR REPLACE", 1)
         """Store a row in place of another."""
         self.delete = [
             f"DELETE FROM {space.name} WHERE {_equal(key[:width])}"  # noqa: S608
