@@ -297,8 +297,10 @@ class Basics:
 
     @operation
     async def delete(self, thread: str) -> bool:
-        """Delete a thread with everything that belongs to it. False if there is none."""
-        return await self._lines.delete(self._line(thread))
+        """Delete a thread with everything that belongs to it, also its namespaces. False if there is none."""
+        from holdfast.upkeep.families import family
+
+        return await self._lines.delete(*await family(self.engine, self._line(thread)))
 
     @operation
     async def close(self) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Operations(Basics):
     """What can be done with a store. `Store` and `AsyncStore` have these as methods."""
 
-    # Seeing: differences, blame (D) ---------------------------------------------------------------------------
+    # Seeing: differences, blame -------------------------------------------------------------------------------
 
     @operation
     async def diff(
@@ -104,7 +104,7 @@ class Operations(Basics):
             self.engine, self._line(thread), paths.place(path), at, before=before, limit=limit
         )
 
-    # Branches, merges (M) -------------------------------------------------------------------------------------
+    # Branches, merges -----------------------------------------------------------------------------------------
 
     @operation
     async def resolve(self, thread: str, revision: str) -> Checkpoint:
@@ -194,7 +194,7 @@ class Operations(Basics):
     async def switch(self, thread: str, branch: str) -> Checkpoint:
         """Make a branch the one that goes on: its last checkpoint becomes the latest of the thread.
 
-        Unless it is that already, a checkpoint of kind `switch` is saved on it, which changes nothing.
+        Unless the latest is one of its own already, a checkpoint of kind `switch` is saved on it, which changes nothing.
         """
         from holdfast.history import branching
 
@@ -233,7 +233,7 @@ class Operations(Basics):
         )
         return Checkpoint(*self._fields(line, head))
 
-    # Search (Q) -----------------------------------------------------------------------------------------------
+    # Search ---------------------------------------------------------------------------------------------------
 
     @operation
     async def search(
@@ -266,7 +266,7 @@ class Operations(Basics):
         """Keep no index of words any more, and remove it. False if there was none."""
         return await self.engine.indexer.drop(self.tenant)
 
-    # Pruning, pins, holds (P) ---------------------------------------------------------------------------------
+    # Pruning, pins, holds -------------------------------------------------------------------------------------
 
     @operation
     async def prune(
@@ -356,7 +356,7 @@ class Operations(Basics):
 
         return await orphans.sweep(self.engine, self.tenant, grace=grace, dry_run=dry_run, progress=progress)
 
-    # Verifying, repairing (V) ---------------------------------------------------------------------------------
+    # Verifying, repairing -------------------------------------------------------------------------------------
 
     @operation
     async def verify(
@@ -372,9 +372,9 @@ class Operations(Basics):
         """See whether a thread, or all of this tenant's and the store itself, are as they were written.
 
         `level` says how deep to look: `structure` (everything is where it should be), `hashes` (every hash recomputed,
-        everything there that a state needs) or `decode` (every state put together, every value decoded). Against `heads`
-        that were exported before, even a lost end is found. What is found is in the report; nothing is raised and
-        nothing changed. Writers may go on meanwhile. `after` a thread by name, and for a `limit` of threads, a long
+        everything there that a state needs) or `decode` (every state put together, every value decoded). Against
+        `heads` that were exported before, even a lost end is found. What is found is in the report; nothing is raised
+        and nothing changed. Writers may go on meanwhile. `after` a thread by name, and for a `limit` of threads, a long
         verification is done in parts: `report.next` says where to go on.
         """
         from holdfast.upkeep import verifying
@@ -433,7 +433,7 @@ class Operations(Basics):
         threads = None if thread is None else [self._line(thread).name]
         return [each async for each in quarantined(self.engine, self.tenant, threads)]
 
-    # Moving: copies, export, import (W) -----------------------------------------------------------------------
+    # Moving: copies, export, import ---------------------------------------------------------------------------
 
     @operation
     async def copy_to(

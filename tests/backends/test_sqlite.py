@@ -20,7 +20,7 @@ from holdfast.backends.spaces import BRANCHES, LINES, NODES, SPACES, STEPS, Key,
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite import files as sqlite_files
 from holdfast.backends.sqlite.files import checksum_vfs
-from holdfast.backends.sqlite.layout import APPLICATION_ID, STATEMENTS, order, schema
+from holdfast.backends.sqlite.layout import APPLICATION_ID, STATEMENTS, schema
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Config, Corrupt, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Unsupported
 from holdfast.testing.conformance import BackendConformance, Stores
@@ -336,7 +336,7 @@ def test_every_query_uses_an_index(store: SQLite, space: Space) -> None:
 
 
 def test_an_index_is_followed_by_the_key() -> None:
-    assert order(STEPS, "id") == ["tenant", "line", "id", "revision", "branch", "seq"]
+    assert STEPS.order("id") == ("tenant", "line", "id", "revision", "branch", "seq")
 
 
 # Writing

@@ -33,6 +33,39 @@ def test_what_the_latest_checkpoint_changed(hf: Run) -> None:
     ]
 
 
+def test_internal_channels(hf: Run, url: str) -> None:
+    """What a framework keeps for itself is left out for people, and said to be."""
+    with holdfast.open(url) as store:
+        store.put("own", {"n": 1, "__pregel_tasks": [1], "branch:to:x": None})
+        store.put("own", {"n": 2, "__pregel_tasks": [2], "branch:to:x": 1})
+        store.put("own", {"n": 2, "__pregel_tasks": [3], "branch:to:x": 1})
+    done = hf("diff", "own", "#0", "#1")
+    assert done.lines[2:] == [" n: changed", " … 2 internal channels (--all-channels shows all)", "", "n", "- 1", "+ 2"]
+    assert hf("diff", "own").lines[2:] == [" … 1 internal channel (--all-channels shows all)"]
+    assert " __pregel_tasks: ~1" in hf("diff", "own", "--all-channels").lines
+    assert [each["channel"] for each in hf("diff", "own", "--json").records[0]["summary"]] == ["__pregel_tasks"]
+    assert "__pregel_tasks" not in hf("log", "own", "-p").out
+    assert "__pregel_tasks[0]" in hf("log", "own", "-p", "--all-channels").out
+
+
+def test_a_branch_with_dots_in_its_name(hf: Run, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.fork("t1", branch="c1..c3", at="c4")
+    assert hf("diff", "t1", "c1..c3", "--stat").lines[2:] == [" messages: +1", " count: changed"]
+
+
+def test_the_checkpoint_before_was_pruned(hf: Run, url: str) -> None:
+    with holdfast.open(url) as store:
+        for number in range(3):
+            store.put("short", {"n": number})
+        store.prune(threads="short", keep_latest=True)
+    done = hf("diff", "short")
+    assert (done.code, "was pruned" in done.err, "Name the checkpoint" in done.err) == (3, True, True)
+    done = hf("log", "short", "-p")
+    assert (done.code, "was pruned)" in done.out) == (0, True)
+    assert hf("log", "short", "-p", "--json").records[0]["patch"] is None
+
+
 @pytest.mark.parametrize("revisions", [("c1", "c3"), ("c1..c3",), ("good", "#3"), ("HEAD~4", "HEAD~2")])
 def test_two_revisions(hf: Run, revisions: tuple[str, ...]) -> None:
     done = hf("diff", "t1", *revisions, "--stat")

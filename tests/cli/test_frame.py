@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -170,6 +173,41 @@ def test_every_command_takes_the_shared_options(name: str) -> None:
     assert sorted(filter(None, shared)) == sorted(SHARED_NAMES)
     assert found.help
     assert {option.name for option in shared_options()} == SHARED_NAMES
+
+
+def examples(name: str) -> list[list[str]]:
+    """What a command's help shows that can be typed, as words."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    shown = re.findall(
+        r"^(?:\w+: +)?(holdfast .*)|`(holdfast [^`]*)`", inspect.cleandoc(found.help or ""), re.MULTILINE
+    )
+    return [shlex.split(re.split(r"\s{2,}|\s[|&>]", line or quoted)[0]) for line, quoted in shown]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "version"])
+def test_help_teaches_with_examples_that_can_be_typed(name: str) -> None:
+    own = [words[2:] for words in examples(name) if words[1] == name]
+    assert own
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    known = {option for each in found.params for option in each.opts}
+    for words in own:
+        given = [word.partition("=")[0] for word in words if re.match(r"-[^\d]", word)]
+        assert known.issuperset(given)
+
+
+def test_arguments_are_no_options(hf: Hf) -> None:
+    shown = hf("log", "--help").out
+    assert shown.startswith("Usage: holdfast log [OPTIONS] THREAD [REVISION]\n")
+    assert shown.partition("\nOptions:\n")[2].startswith("  -n, --limit N")
+
+
+@pytest.mark.parametrize("words", [("completion", "bash"), ("help", "log"), ("version",)], ids=" ".join)
+def test_help_as_json(hf: Hf, words: tuple[str, ...]) -> None:
+    (record,) = hf(*words, "--json").records
+    assert words[1:] in ((), ("bash",)) or record["command"] == "holdfast log"
+    assert all(record.values())
 
 
 def test_help_of_all(hf: Hf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import holdfast
@@ -82,6 +83,9 @@ def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
     assert hf("grep", "needle").lines == ["t2:n:say: needle"]
     assert hf("grep", "--drop-index").err == "The index was removed.\n"
     assert hf("grep", "--drop-index").err == "There was no index.\n"
+    assert hf("grep", "--index", "--json") == (0, '{"threads":3,"steps":11}\n', "")
+    assert hf("grep", "--drop-index", "--json") == (0, '{"dropped":true}\n', "")
+    assert hf("grep", "--index", "--drop-index").code == 2
 
 
 def test_damage_is_told(hf: Hf, url: str) -> None:
@@ -92,6 +96,29 @@ def test_damage_is_told(hf: Hf, url: str) -> None:
     result = hf("grep", "hello")
     assert result.code == 0
     assert "warning: 1 checkpoint could not be read and may match" in result.err
+    told = [json.loads(line) for line in hf("grep", "hello", "--json").err.splitlines()]
+    assert told == [{"warning": "1 checkpoint could not be read and may match; see holdfast verify"}]
+
+
+def test_what_was_said_comes_first_and_marks_of_types_not_at_all(hf: Hf, url: str) -> None:
+    call = {"name": "find", "args": {"type": "blue"}, "id": "blue/1", "type": "tool_call"}
+    talk = [
+        {"type": "ai", "id": "blue", "content": [{"type": "text", "text": "a blue one"}], "tool_calls": [call]},
+        {"type": "tool", "tool_call_id": "blue/1", "content": "found: blue"},
+    ]
+    with holdfast.open(url) as store:
+        store.put("talk", {"messages": talk, "note": "blue", "kinds": [{"type": "text"}]}, id="k")
+    assert [line.split(":")[2] for line in hf("grep", "blue").lines] == [
+        "messages[0].content[0].text",
+        "messages[1].content",
+        "messages[0].tool_calls[0].args.type",
+        "messages[0].tool_calls[0].id",
+        "note",
+        "messages[0].id",
+        "messages[1].tool_call_id",
+    ]
+    assert hf("grep", "tool_call").code == 3
+    assert hf("grep", "text").lines == ["talk:k:kinds[0].type: text"]
 
 
 def test_text_does_nothing_to_a_terminal(hf: Hf, url: str) -> None:

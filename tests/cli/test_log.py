@@ -38,7 +38,57 @@ def test_the_history_of_the_latest(hf: Hf) -> None:
 def test_one_line_each(hf: Hf) -> None:
     found = hf("log", "t1", "--oneline")
     assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
-    assert found.lines[1].startswith("c4 (tag: seen) messages[5], count=4 (")
+    assert found.lines[1].startswith("c4 (tag: seen) user: message 4 [messages[5], count=4] (")
+
+
+def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:
+    talk: list[dict[str, object]] = [{"role": "user", "content": f"old {n} " * 40} for n in range(20)]
+    said: list[tuple[dict[str, object], str]] = [
+        ({"role": "user", "content": "\n  Hello,\nyou"}, "user: Hello, [messages +1] ("),
+        (
+            {"type": "ai", "content": "", "tool_calls": [{"name": "find", "args": {"q": 1}}]},
+            'assistant calls find({"q":1}) [',
+        ),
+        ({"type": "tool", "name": "find", "content": "three\x1b[2J"}, "tool find: three\\x1b[2J [messages +1] ("),
+        (
+            {"role": "assistant", "content": [{"type": "text", "text": "word " * 40}]},
+            "assistant: " + "word " * 9 + "wor… [",
+        ),
+        ({"role": "assistant", "content": ""}, "messages +1 ("),
+        ({"role": "assistant", "content": "long " * 40_000}, "messages +1 ("),
+    ]
+    with holdfast.open(url) as store:
+        store.put("talk", {"messages": talk})
+        for message, _ in said:
+            talk.append(message)
+            store.put("talk", {"messages": talk})
+        store.put("talk", {"messages": talk, "n": 1})
+    lines = [line.partition(" ")[2] for line in hf("log", "talk", "--oneline").lines]
+    assert lines[0].startswith("(HEAD -> main) n=1 (")
+    for line, (_, start) in zip(reversed(lines[1:-1]), said, strict=True):
+        assert line.startswith(start)
+    assert "    user: Hello,\n    messages +1\n" in hf("log", "talk").out
+
+
+def test_internal_channels_are_for_those_who_ask(url: str, hf: Hf) -> None:
+    inner = {"__checkpoint__": {"v": 1}, "branch:to:model": None, "join:a+b:c": ["a"]}
+    with holdfast.open(url) as store:
+        store.put("graph", {**inner, "n": 1}, id="g0")
+        store.put("graph", {"n": 1}, id="g1")
+    g1, g0 = hf("log", "graph", "--oneline").lines
+    assert g1.startswith("g1 (HEAD -> main) only internal channels (")
+    assert g0.startswith("g0 n=1 (")
+    g1, g0 = hf("log", "graph", "--oneline", "--all-channels").lines
+    assert g1.startswith("g1 (HEAD -> main) -__checkpoint__, -branch:to:model, -join:a+b:c (")
+    assert g0.startswith("g0 __checkpoint__{1}, branch:to:model=null, join:a+b:c[1], n=1 (")
+    assert hf("log", "graph", "--json").records[1]["changed"] == [*inner, "n"]
+    shown = hf("show", "graph", "g0").out
+    assert "\nn: 1\n\n… 3 internal channels (--all-channels shows all)\n" in shown
+    assert "__checkpoint__" not in shown
+    assert "… " not in hf("show", "graph", "g1").out
+    assert hf("show", "graph", "g0", "--all-channels").out.count("\n__checkpoint__:\n  v: 1\n") == 1
+    assert "\n__checkpoint__:\n  v: 1\n" in hf("show", "graph", "g0", "--channel", "__checkpoint__").out
+    assert hf("show", "graph", "g0", "--json").records[0]["state"] == {**inner, "n": 1}
 
 
 @pytest.mark.parametrize("few", [("-n", "2"), ("-2",), ("--limit=2",)], ids="-".join)
@@ -69,11 +119,11 @@ def test_a_graph(hf: Hf) -> None:
         "* b3 count=300",
         "| * c5",
         "| * c4",
-        "| * c3 messages[4], count=3",
+        "| * c3 assistant: message 3 [messages[4], count=3]",
         "|/",
-        "* c2 messages[3], count=2",
+        "* c2 user: message 2 [messages[3], count=2]",
         "* c1",
-        "* c0 messages[1], count=0",
+        "* c0 user: message 0 [messages[1], count=0]",
     ]
     whole = hf("log", "t1", "--graph", "--all")
     assert "* checkpoint b4 (other)" in whole.lines

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from holdfast.engine.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from tests.cli import kit
+from tests.engine.lines import Clock, backend, store_on
 
 Hf = Callable[..., kit.Result]
 
@@ -74,6 +77,34 @@ def test_rules(hf: Hf, url: str, arguments: list[str], left: list[str]) -> None:
     assert done.code == 0, done.err
     assert ids(url) == left
     assert ("larger than it may be" in done.err) == ("0.001KiB" in arguments)
+
+
+@pytest.fixture
+def _in_vienna(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Vienna")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_in_vienna")
+def test_local_days_are_those_of_their_own_season(tmp_path: Path) -> None:
+    on = backend("sqlite", tmp_path)
+    moments = [
+        datetime(2026, month, 10, hour, 30, tzinfo=UTC)
+        for month, hours in ((1, (22, 23)), (7, (21, 22)))
+        for hour in hours
+    ]  # each an hour before and after midnight in Vienna
+    for number, moment in enumerate(moments):
+        clock = Clock(int(moment.timestamp()) * 10**9)
+        store_on(on, clock=clock).put("t", {"n": number}, id=str(number))
+    run(on.close())
+    done = kit.run("prune", "t", "--keep-daily", "4", "--local", "--yes", store=f"sqlite:///{tmp_path}/store.db")
+    assert done.code == 0, done.err
+    assert done.lines[-1].startswith("0 checkpoints of 1 thread removed, 4 kept; ")
+    done = kit.run("prune", "t", "--keep-daily", "4", "--yes", store=f"sqlite:///{tmp_path}/store.db")
+    assert done.lines[-1].startswith("2 checkpoints of 1 thread removed, 2 kept; "), "by UTC they are two days"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,9 @@ def test_those_that_a_query_finds(hf: Hf) -> None:
 
 
 def test_none(hf: Hf) -> None:
-    assert hf("threads", "nope") == (0, "", "There are no threads.\n")
+    assert hf("threads", "nope") == (0, "", "No thread matches.\n")
+    assert hf("threads", "--where", "steps>1000") == (0, "", "No thread matches.\n")
+    assert hf("threads", "--tenant", "none") == (0, "", "There are no threads.\n")
     assert hf("threads", "nope", "-q") == (0, "", "")
 
 

@@ -234,3 +234,104 @@ def test_history_skips_what_did_not_change_the_place(long_line: Counting) -> Non
     found = cold(long_line).history("t", "messages[300]")
     assert [each.writer.step for each in found] == [1000, 300]
     assert long_line.rows_read["steps"] <= 250
+
+
+# What merges brought in -------------------------------------------------------------------------------------------
+
+
+def merged(store: holdfast.Store, *, strategy: str | None = None) -> str:
+    """Two branches, one merged into the other."""
+    store.put("t", {"m": ["1"], "k": {"x": 1}}, metadata={"author": "root"})
+    store.fork("t", branch="side")
+    store.update("t", {"m": ["1", "2"], ("k", "y"): {"deep": [1]}}, branch="side", metadata={"author": "sue"})
+    store.update("t", {"m": ["0", "1"], "q": 1}, branch="main", metadata={"author": "mary"})
+    return store.merge("t", "side", "main", strategy=strategy, metadata={"author": "merger"}).id
+
+
+def by(origins: list[Any]) -> list[tuple[str, str]]:
+    return [(origin.where, origin.writer.by) for origin in origins]
+
+
+def test_who_wrote_what_a_merge_brought_in(store: holdfast.Store) -> None:
+    merged(store)
+    assert by(store.blame("t", "m", "main")) == [("m[0]", "mary"), ("m[1]", "root"), ("m[2]", "sue")]
+    assert by(store.blame("t", "m[2]", "main")) == [("m[2]", "sue")]
+    assert by(store.blame("t", "k", "main")) == [("k.x", "root"), ("k.y", "sue")]
+    assert by(store.blame("t", "k.y.deep[0]", "main")) == [("k.y.deep[0]", "sue")]
+    assert by(store.blame("t", "q", "main")) == [("q", "mary")]
+
+
+def test_who_wrote_what_a_merge_of_a_merge_brought_in(store: holdfast.Store) -> None:
+    store.put("t", {"n": 0})
+    for name in ("a", "b"):
+        store.fork("t", branch=name, step=0)
+    store.update("t", {"from a": 1}, branch="a", metadata={"author": "ann"})
+    store.update("t", {"from b": 1}, branch="b", metadata={"author": "bob"})
+    store.merge("t", "a", "b", metadata={"author": "first"})
+    store.merge("t", "b", "main", metadata={"author": "second"})
+    assert by(store.blame("t", '["from a"]', "main")) == [('["from a"]', "ann")]
+    assert by(store.blame("t", '["from b"]', "main")) == [('["from b"]', "bob")]
+
+
+def test_what_neither_side_has_was_written_by_the_merge(store: holdfast.Store) -> None:
+    store.put("t", {"n": 0})
+    store.fork("t", branch="side", changes={"n": 1})
+    store.update("t", {"n": 2}, branch="main")
+    store.merge("t", "side", "main", resolve=lambda clash: clash.ours + clash.theirs, metadata={"author": "merger"})
+    assert by(store.blame("t", "n", "main")) == [("n", "merger")]
+
+
+def test_a_merge_that_was_pruned_still_leads_to_the_other_side(store: holdfast.Store) -> None:
+    merge = merged(store)
+    store.update("t", {"q": 2}, branch="main")
+    for revision in ("side", "side~1", "main~2"):
+        store.pin("t", revision)
+    store.prune(threads="t", keep_latest=True)
+    with pytest.raises(NotFound):
+        store.get("t", merge)
+    # It wrote the short list anew: who wrote what only the first side has is not known any more.
+    assert by(store.blame("t", "m", "main")) == [("m[0]", ""), ("m[1]", "root"), ("m[2]", "sue")]
+
+
+def test_a_side_that_was_deleted(store: holdfast.Store) -> None:
+    merged(store)
+    store.delete_branch("t", "side")
+    assert by(store.blame("t", "m[2]", "main")) == [("m[2]", "merger")]
+
+
+# What was written again -------------------------------------------------------------------------------------------
+
+
+def test_a_dict_that_is_written_again_at_every_step(store: holdfast.Store) -> None:
+    for number in range(300):
+        deep = {"p": number % 7, "in": {"p": number // 100}}
+        store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}, "deep": deep})
+    steps = {path: [each.writer.step for each in store.blame("t", path)] for path in ("d", "d.a", "deep", "deep.in.p")}
+    assert steps == {"d": [0, 299], "d.a": [0], "deep": [299, 200], "deep.in.p": [200]}
+    assert [each.writer.step for each in store.history("t", "deep.in.p")] == [200, 100, 0]
+
+
+def test_a_dict_that_is_written_again_costs_no_state_for_each() -> None:
+    counting = Counting(run(Memory.open("memory://")))
+    store = store_on(counting)
+    for number in range(500):
+        store.put("t", {"d": {"a": 1, "b": "x" * (number % 50)}})
+    fresh = store_on(counting)
+    counting.reset()
+    assert [each.writer.step for each in fresh.blame("t", "d.a")] == [0]
+    assert counting.reads < 40
+
+
+def test_a_dict_that_was_removed_in_between(store: holdfast.Store) -> None:
+    for state in ({"d": {"a": 1}}, {}, {"d": {"a": 1}}, {"d": {"a": 1, "b": 2}}):
+        store.put("t", state)
+    assert [each.writer.step for each in store.blame("t", "d")] == [2, 3]
+    assert [each.writer.step for each in store.blame("t", "d.a")] == [2]
+
+
+def test_an_update_that_puts_what_is_there(store: holdfast.Store) -> None:
+    store.put("t", {"d": {"x": 1}})
+    for number in range(3):
+        store.update("t", {("d", "x"): 1, "n": number})
+    assert [each.writer.step for each in store.blame("t", "d")] == [0]
+    assert [each.writer.step for each in store.blame("t", "d.x")] == [0]

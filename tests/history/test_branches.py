@@ -98,6 +98,21 @@ def test_renamed_while_others_rename() -> None:
 # Deleting ---------------------------------------------------------------------------------------------------------
 
 
+def test_earlier_revisions_do_not_come_back(store: Store) -> None:
+    store.put("t", {"n": 0}, id="r0")
+    store.fork("t", "r0", branch="mistaken")
+    for n in (1, 2):
+        store.put("t", {"n": n, "secret": True}, id=f"r{n}", branch="mistaken")
+    store.put("t", {"n": 1}, id="r1")
+    assert store.delete_branch("t", "mistaken", force=True, dry_run=True) == ["r1", "r2"]
+    assert store.delete_branch("t", "mistaken", force=True) == ["r1", "r2"]
+    assert "r0" in {each.id for each in store.log("t")}
+    for id in ("r1", "r2"):
+        with pytest.raises(NotFound):
+            store.get("t", id)
+    assert "mistaken" not in {each.name for each in store.branches("t")}
+
+
 def test_deleted_with_its_own_checkpoints(store: Store) -> None:
     with pytest.raises(Conflict, match=r"not merged into another one.*force=True"):
         store.delete_branch("t", "draft")
@@ -234,6 +249,15 @@ def test_switched_to_one_without_checkpoints(store: Store) -> None:
     assert (there.branch, there.parent) == (2, "main-0")
     assert store.get("t").state == {"n": 0}
     check(store)
+
+
+def test_switched_to_one_that_starts_at_the_latest(store: Store) -> None:
+    latest = store.get("t").id
+    store.fork("t", branch="fresh")
+    there = store.switch("t", "fresh")
+    assert (there.kind, there.parent) == ("switch", latest)
+    assert store.put("t", {"n": 1}).branch == there.branch  # and not on the branch that it starts from
+    assert [each.name for each in store.branches("t") if each.current] == ["fresh"]
 
 
 def test_switched_past_ids_of_the_callers_own(store: Store) -> None:

@@ -255,21 +255,66 @@ def test_criss_cross(store: Store) -> None:
     assert store.get("t").state == {"n": 1, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3, "d": 4}}
 
 
-def test_an_ancestor_that_was_pruned(store: Store) -> None:
-    store.put("t", {**BASE, "n": 7}, branch="main", id="x")
-    store.put("t", {**BASE, "n": 8}, branch="main", id="y")
-    store.fork("t", "y", branch="late")
-    store.update("t", {("facts", "c"): 3}, branch="late")
-    store.update("t", {"plan": ["a"]}, branch="main")
+def drop(store: Store, *ids: str) -> None:
+    """Prune some checkpoints."""
 
     async def choose(points: Any, branches: Any) -> Choice:
         del branches
-        return Choice(frozenset(point[:2] for point in points if point.id == "y"))
+        return Choice(frozenset(point[:2] for point in points if point.id in ids))
 
     run(store.engine.rewriter.rewrite(store._line("t"), choose))
-    merged = store.merge("t", "late", "main")
-    assert merged.metadata["base"] == "x"
-    assert store.get("t").state == {"n": 8, "plan": ["a"], "facts": {"a": 1, "b": 2, "c": 3}}
+
+
+def test_an_ancestor_that_was_pruned(store: Store) -> None:
+    """What one side removed since is not taken for something that the other one added."""
+    store.put("t", {**BASE, "n": 8, "gone": 1, "plan": ["a", "b"]}, branch="main", id="y")
+    store.fork("t", "y", branch="late")
+    store.update("t", {("facts", "c"): 3}, branch="late")
+    store.update("t", {"plan": ["a"], "n": 9}, branch="main", remove=["gone"])
+    drop(store, "y")
+    with pytest.raises(Conflict, match="ancestor was pruned") as refused:
+        store.merge("t", "late", "main")
+    assert [clash.where for clash in refused.value.clashes] == ["plan[1:1]", "facts.c", "n", "gone"]
+    merged = store.merge("t", "late", "main", strategy="ours")
+    assert (merged.metadata["base"], store.get("t").state) == (None, {**BASE, "n": 9, "plan": ["a"]})
+
+
+def test_an_ancestor_that_was_pruned_and_a_union(store: Store) -> None:
+    store.put("t", {"plan": ["a"]}, branch="main", id="y")
+    store.fork("t", "y", branch="late")
+    store.update("t", {"plan": ["a", "b"], "x": 1}, branch="late")
+    store.update("t", {"plan": ["a", "c"], "z": 1}, branch="main")
+    drop(store, "y")
+    store.merge("t", "late", "main", strategy="union")
+    assert store.get("t").state == {"plan": ["a", "c", "b"], "x": 1, "z": 1}
+
+
+def test_a_merge_that_was_pruned_is_not_forgotten(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    merged = store.merge("t", "draft", "main")
+    after = store.update("t", {"n": 2}, branch="main", remove=[("facts", "c")])
+    drop(store, merged.id)
+    store.prune(threads="t", keep_last=20)  # once more: the stub stays what it is
+    assert store.merge("t", "draft", "main").id == after.id
+    store.update("t", {"own": 1}, branch="draft")
+    store.merge("t", "draft", "main")
+    assert store.get("t").state == {**BASE, "n": 2, "own": 1}  # what was removed since is not brought up again
+    assert not store.verify("t").findings
+
+
+def test_a_branch_whose_merge_was_pruned_is_merged(store: Store) -> None:
+    both(store, {"n": 1}, {("facts", "c"): 3})
+    merged = store.merge("t", "draft", "main")
+    store.update("t", {"n": 2}, branch="main")
+    drop(store, merged.id)
+    assert len(store.delete_branch("t", "draft")) == 1
+    assert not store.verify("t").findings
+
+
+def test_what_settles_clashes_is_checked(store: Store) -> None:
+    both(store, {"n": 1}, {"n": 2})
+    with pytest.raises(Invalid, match="a function, or ways by path"):
+        store.merge("t", "draft", "main", resolve="ours")  # type: ignore[arg-type]
 
 
 def test_histories_with_nothing_in_common(store: Store) -> None:
@@ -282,18 +327,6 @@ def test_histories_with_nothing_in_common(store: Store) -> None:
     merged = store.merge("t", "root", "main")
     assert merged.metadata["base"] is None
     assert store.get("t").state == {**BASE, "own": 1}
-
-
-def test_everything_before_a_fork_was_pruned(store: Store) -> None:
-    both(store, {"n": 1}, {"n": 1, "more": 1})
-
-    async def choose(points: Any, branches: Any) -> Choice:
-        del branches
-        return Choice(frozenset(point[:2] for point in points if not point.depth))
-
-    run(store.engine.rewriter.rewrite(store._line("t"), choose))
-    assert store.merge("t", "draft", "main").metadata["base"] is None
-    assert store.get("t").state == {**BASE, "n": 1, "more": 1}
 
 
 def test_a_merge_that_is_saved_again_keeps_its_parents(store: Store) -> None:

@@ -21,7 +21,7 @@ from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.records import Branch
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.history.revisions import resolve
 from holdfast.store import Store
 
@@ -282,3 +282,10 @@ def test_a_thousand_branches_upon_each_other() -> None:
     layout = Layout(Branch(n, n - 1, 1, 0, "") for n in range(1, 3000))
     assert layout.depth(Place(2999, 0)) == 2999
     assert layout.along(2999, 7) == Place(7, 0)
+
+
+@pytest.mark.parametrize("base", [1, 2])
+def test_branches_in_a_circle(base: int) -> None:
+    """Rows that somebody altered do not make a walk go on for ever."""
+    with pytest.raises(Corrupt, match="is said to start from"):
+        Layout([Branch(1, base, 3, 0, "a"), Branch(2, 1, 3, 0, "b")])

@@ -77,7 +77,7 @@ def test_overlapping_hits_are_one(store: holdfast.Store) -> None:
 
 def test_places_are_written_as_people_do(store: holdfast.Store) -> None:
     store.put("t", {"plan": {"odd key": ["x", {"a": "needle"}], 7: "needle"}})
-    assert {hit.path for hit in store.search("needle").matches[0].hits} == {"plan['odd key'][1].a", "plan['7']"}
+    assert {hit.path for hit in store.search("needle").matches[0].hits} == {'plan["odd key"][1].a', "plan.7"}
 
 
 # What is text -----------------------------------------------------------------------------------------------------

@@ -105,8 +105,75 @@ def test_no_index_any_more(url: str) -> None:
         assert store.search("hello").how == "scan"
 
 
+def test_dropped_while_it_is_made(url: str) -> None:
+    with holdfast.open(url) as store, holdfast.open(url) as other:
+        for n in range(3):
+            store.put(f"t{n}", {"say": "hello"}, id=str(n))
+
+        def drop(done: int, total: int | None, what: str) -> None:
+            if done == 2:
+                other.drop_index()
+
+        with pytest.raises(Conflict, match="was removed while it was made"):
+            store.index(progress=drop)
+        assert store.search("hello").how == "scan"
+        assert len(everything(store, "hello")) == 3
+
+        def anew(done: int, total: int | None, what: str) -> None:
+            if done == 2 and not begun:
+                begun.append(other.drop_index())
+                with pytest.raises(KeyboardInterrupt):
+                    other.index(progress=stop)
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        begun: list[bool] = []
+        store.index(progress=anew)
+        assert begun == [True]
+        assert by_index(store, "hello") == ["0", "1", "2"]
+
+
+def test_rows_left_from_a_dropped_index_are_not_taken_for_new(url: str) -> None:
+    with holdfast.open(url) as store, holdfast.open(url) as writer:
+        store.index()
+        writer.put("t", {"old": "first words"}, id="1")
+        store.drop_index()
+        writer.put("t", {"old": "first words", "new": "later"}, id="2")  # it has not heard
+        assert rows(store, "t") == {(0, 1)}
+        store.prune(keep_last=1)
+        assert store.index() == (1, 1)
+        assert by_index(store, "first") == ["2"]
+
+
+def test_a_thread_begun_before_there_was_an_index(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(url) as store, holdfast.open(url) as writer:
+        store.put("a", {"say": "hello"}, id="1")
+        monkeypatch.setattr(writer.engine.lines, "note_index", lambda *_: None)  # it looked before
+        indexer, set_mark = store.engine.indexer, store.engine.indexer._set_mark
+
+        async def late(tenant: str, was: Any, state: str) -> bool:
+            if state == words.ON:
+                writer.put("b", {"say": "hello"}, id="2")
+            return await set_mark(tenant, was, state)
+
+        monkeypatch.setattr(indexer, "_set_mark", late)
+        assert store.index() == (2, 2)
+        assert by_index(store, "hello") == ["1", "2"]
+
+
+def test_how_far_a_long_thread_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_PAGE", 4)
+    with holdfast.open("memory://") as store:
+        for n in range(10):
+            store.put("t", {"say": f"word{n}"})
+        told: list[tuple[int, int | None, str]] = []
+        store.index(progress=lambda *each: told.append(each))
+        assert told == [(0, 1, "t: 4 of 10 steps"), (0, 1, "t: 8 of 10 steps"), (1, 1, "t")]
+
+
 def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
-    with holdfast.open(f"file://{tmp_path}/files") as store:
+    with holdfast.open(f"file:///{tmp_path}/files") as store:
         store.put("t", {"say": "hello"}, id="1")
         page = store.search("hello")
         assert (page.how, [match.id for match in page.matches]) == ("scan", ["1"])

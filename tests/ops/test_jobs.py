@@ -15,7 +15,7 @@ import holdfast
 from holdfast.backends.port import Put, Row
 from holdfast.backends.spaces import JOBS
 from holdfast.engine.drivers import run
-from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, Transient
+from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooLarge, Transient
 from holdfast.ops.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
 from holdfast.ops.kinds import Kind, Kinds, Result
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
@@ -310,6 +310,16 @@ def test_wrong_use_is_refused_and_says_why(name: Any, kind: str, more: dict[str,
     with pytest.raises(Invalid, match=said):
         jobs.add(name, kind, **more)
     assert jobs.list() == []
+
+
+def test_settings_that_are_too_large_are_refused(clock: Clock) -> None:
+    """And not stored, never to be read again."""
+    jobs = Jobs(timed(clock))
+    with pytest.raises(TooLarge, match="by a prefix or a query"):
+        jobs.add("a", "verify", settings={"threads": ["x" * 1000] * 1000})
+    assert jobs.list() == []
+    jobs.add("a", "verify", settings={"threads": ["x" * 1000] * 200})
+    assert len(jobs.get("a").settings["threads"]) == 200
 
 
 def test_a_near_name_of_a_kind_is_suggested_and_no_kind_is_added_twice() -> None:

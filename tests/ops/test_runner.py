@@ -15,7 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Query, Row
+from holdfast.backends.port import Delete, Put, Query, Row, Scan
+from holdfast.backends.spaces import JOBS
 from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.errors import Corrupt, Invalid, Transient, Unavailable
@@ -143,6 +144,38 @@ def test_a_runner_ends_with_a_store_that_failed_and_says_so(caplog: pytest.LogCa
     with pytest.raises(Unavailable, match="the disk is gone"):
         runner.stop()
     runner.stop()
+
+
+def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    store = timed(clock)
+    jobs = Jobs(store)
+    for name in ("gone", "later", "newer", "spoilt", "well"):
+        jobs.add(name, "tidy", schedule="every 1h")
+    backend = store.engine.ground.backend
+    (rows,) = run(backend.read([Scan(JOBS, ())]))
+    by_name = {str(row.key[2]): row for row in rows}
+    later, newer = by_name["later"], by_name["newer"]
+    # A schedule, and a form of the record, that only a later release knows.
+    run(backend.apply([Put(JOBS, later._replace(columns=(later.columns[0], "fortnightly", *later.columns[2:])))]))
+    run(backend.apply([Put(JOBS, newer._replace(body=newer.body[:2] + b"\x7f" + newer.body[3:]))]))
+    clock.now += 2 * HOUR
+    runner = Runner(store)
+    due = runner._book.due
+
+    async def and_then() -> list[Job]:
+        found = await due()
+        spoilt = by_name["spoilt"]
+        await backend.apply(
+            [Delete(JOBS, by_name["gone"].key), Put(JOBS, spoilt._replace(body=spoilt.body[:-1] + b"!"))]
+        )
+        return found
+
+    runner._book.due = and_then  # type: ignore[method-assign]
+    run(runner.round())
+    assert [run.outcome for run in jobs.get("well").runs] == ["ok"]
+    for name in ("later", "newer", "spoilt"):
+        assert f"the job {name} is left" in caplog.text
 
 
 def test_what_becomes_of_jobs_is_logged(caplog: pytest.LogCaptureFixture) -> None:

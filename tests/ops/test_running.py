@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
-from holdfast.errors import Conflict, Transient, Unavailable
+from holdfast.errors import Conflict, Invalid, Transient, Unavailable
 from holdfast.ops.jobs import AsyncJobs, Book, Jobs
 from holdfast.ops.kinds import Context, Kind, Kinds
 from holdfast.ops.running import Ended, _start, run_job
@@ -353,6 +354,97 @@ def test_cancelling_is_noted() -> None:
 
     asyncio.run(main())
     assert token(store) is None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -> None:
+    """Nobody else may begin while it is at work. One who does not wait leaves the lease to run out."""
+    store, at_work, ended = timed(time.time_ns), threading.Event(), threading.Event()
+
+    def slow(job: Context) -> None:
+        at_work.set()
+        time.sleep(0.3)  # within a step, in which nothing can stop it
+        ended.set()
+        while True:
+            job.progress(1, None, "")
+            time.sleep(0.001)
+
+    kinds = knows(Kind("plain", "", slow))
+
+    async def main() -> None:
+        jobs = AsyncJobs(awaited(store), kinds)
+        await jobs.add("a", "plain")
+        task = asyncio.create_task(jobs.run("a"))
+        while not at_work.is_set():
+            await asyncio.sleep(0.001)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set() is (times == 1)
+        assert (token(store) is None) is (times == 1)
+        assert (await jobs.get("a")).runs[0].outcome == ("stopped" if times == 1 else "running")
+
+    asyncio.run(main())
+
+
+def test_a_plain_function_that_never_began_is_not_waited_for() -> None:
+    """All threads for such work are busy."""
+    store = timed(time.time_ns, Memory())
+    kinds, began = knows(Kind("plain", "", lambda job: began.append(1))), list[int]()
+
+    async def main() -> None:
+        free = threading.Event()
+        jobs = AsyncJobs(awaited(store), kinds)
+        await jobs.add("a", "plain")
+        with ThreadPoolExecutor(1) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            pool.submit(free.wait)
+            task = asyncio.create_task(jobs.run("a"))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            await asyncio.sleep(0.05)
+            free.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert token(store) is None
+
+    asyncio.run(main())
+    assert not began
+
+
+def test_how_far_a_job_is_survives_a_kill() -> None:
+    """It is stored while the job runs, with its signs of life."""
+    store, marks = timed(time.time_ns), list[str]()
+
+    def work(job: Context) -> str:
+        marks.append(job.mark)
+        if not job.mark:
+            job.keep("half")
+            end = time.monotonic() + 20
+            while not (stored := Jobs(store).get("a").mark) and time.monotonic() < end:
+                time.sleep(0.01)
+            marks.append(stored)
+            job.keep("more")
+            raise Transient("the store was away")
+        return "all"
+
+    kinds = knows(Kind("long", "", work))
+    Jobs(store, kinds).add("a", "long")
+    failed = once(store, kinds, life=LIFE)
+    assert (failed.run.outcome, failed.job.mark) == ("failed", "more")
+    done = once(store, kinds, life=LIFE)
+    assert marks == ["", "half", "more"]
+    assert (done.run.outcome, done.job.mark) == ("ok", "")
+
+
+def test_what_a_job_keeps_is_small() -> None:
+    store = timed(time.time_ns)
+    kinds = knows(Kind("much", "", lambda job: job.keep("x" * 100_000)))
+    Jobs(store, kinds).add("a", "much")
+    with pytest.raises(Invalid, match="at most"):
+        Jobs(store, kinds).run("a")
 
 
 def test_jobs_run_on_the_store_of_their_tenant() -> None:

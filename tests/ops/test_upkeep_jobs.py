@@ -71,6 +71,49 @@ def test_verify_says_what_is_damaged(store: holdfast.Store) -> None:
     assert done(store, "verify", threads=["a"])[0] == "ok"
 
 
+def stopped_after(store: holdfast.Store, thread: str) -> None:
+    """Run the job `check` up to a thread."""
+    seen: list[str] = []
+    ended = Jobs(store).run("check", progress=lambda done, total, what: seen.append(what), stop=lambda: thread in seen)
+    assert (ended.outcome, seen[-1]) == ("stopped", thread)
+
+
+def test_verify_goes_on_where_it_was_stopped_and_forgets_nothing(store: holdfast.Store) -> None:
+    jobs, told = Jobs(store), list[tuple[int, int | None, str]]()
+    damage(store, "a")
+    jobs.add("check", "verify", schedule="every 1d")
+    stopped_after(store, "b")
+    assert jobs.get("check").mark
+    ended = jobs.run("check", progress=lambda *how: told.append(how))
+    assert told == [(3, 3, "c/1")]
+    assert ended.outcome == "findings", "what the first run found is found"
+    assert ended.summary.startswith("3 threads, 18 checkpoints, ")
+    assert ", the first 2 threads by a run that was broken off" in ended.summary
+    assert ended.summary.endswith("damaged: a")
+    assert not jobs.get("check").mark
+    jobs.run("check", progress=lambda *how: told.append(how))
+    assert len(told) == 4, "the next one begins at the beginning"
+
+
+def test_verify_begins_anew_with_other_settings_or_after_long(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(store)
+    jobs.add("check", "verify")
+    stopped_after(store, "b")
+    jobs.add("check", "verify", settings={"level": "structure"}, replace=True)
+    assert not jobs.get("check").mark
+    assert "broken off" not in jobs.run("check").summary
+    stopped_after(store, "b")
+    monkeypatch.setattr("holdfast.ops.upkeep_jobs._STALE", 0)
+    assert "broken off" not in jobs.run("check").summary
+
+
+def test_compact_goes_on_past_a_damaged_thread(store: holdfast.Store) -> None:
+    damage(store, "a")
+    assert done(store, "compact") == ("findings", "2 threads compacted; 1 damaged threads were left as they are: a")
+
+
 def test_index_and_project_and_tidy_and_compact(store: holdfast.Store) -> None:
     assert done(store, "index") == ("ok", "18 checkpoints of 3 threads indexed")
     assert done(store, "index")[1] == "0 checkpoints of 3 threads indexed"

@@ -51,6 +51,25 @@ def test_pins(shared: Backend) -> None:
         store.pin("t", reason=3)  # type: ignore[arg-type]
 
 
+def test_a_thread_is_deleted_with_its_namespaces(shared: Backend) -> None:
+    store = store_on(shared)
+    names = ("t", "t␟child", "t␟child|inner", "t␟␟other", "t0")
+    for name in names:
+        store.put(name, {"n": 1})
+    store.hold("t␟child")
+    with pytest.raises(Denied):
+        store.delete("t")
+    assert len(store.threads()) == 5
+    store.release("t␟child")
+    assert store.delete("t")
+    assert [each.thread for each in store.threads()] == ["t0", "t␟␟other"]
+    store.put("t␟child", {"n": 1})
+    assert store.delete("t␟child")
+    assert not store.delete("t")
+    store.put("t␟child", {"n": 1})
+    assert store.delete("t"), "also where only namespaces are left"
+
+
 def test_whoever_drops_steps_leaves_pinned_ones(shared: Backend) -> None:
     store = filled(shared)
     store.pin("t", "1")

@@ -11,7 +11,6 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Put, Scan
-from holdfast.backends.spaces import LINES, NODES, REFS, SPACES
+from holdfast.backends.spaces import LINES, NODES, SPACES
 from holdfast.backends.wrap.counting import Counting
+from holdfast.checkpointer import Checkpointer
 from holdfast.engine.drivers import run
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.records import Line
 from holdfast.engine.verify import verify
-from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound
 from holdfast.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import store_on
@@ -304,6 +304,55 @@ def test_what_was_added_since_is_brought(source: Store, tmp_path: Path) -> None:
     check_same(source, target)
 
 
+def test_what_the_store_said_of_a_thread_stays(tmp_path: Path) -> None:
+    """A file knows nothing of holds, pins, names and branches that the thread got here, and takes none of them away."""
+    source, target = store_on(Memory()), store_on(Memory())
+    ids = [source.put("t", {"n": n}).id for n in range(3)]
+    source.name("t", "shared", ids[0])
+    source.copy_to(target)
+    target.hold("t", reason="audit")
+    target.pin("t", ids[0], reason="evidence")
+    target.name("t", "release", ids[1])
+    target.name("t", "shared", ids[1], move=True)
+    target.fork("t", ids[1], branch="idea")
+    Checkpointer(target).put_writes("t", ids[2], [("n", "pending")], task_id="task")
+    source.put("t", {"n": 3})
+    source.name("t", "theirs", ids[2])
+    source.export(tmp_path / "f")
+    assert target.import_(tmp_path / "f").threads == ("t",)
+    assert target.get("t").state == {"n": 3}
+    assert [each.reason for each in target.holds("t")] == ["audit"]
+    assert [(each.id, each.reason) for each in target.pins("t")] == [(ids[0], "evidence")]
+    for name, id_ in (("release", ids[1]), ("shared", ids[1]), ("theirs", ids[2])):
+        assert target.resolve("t", name).id == id_
+    assert [each.name for each in target.branches("t")] == ["main", "idea"]
+    loaded = Checkpointer(target).get_tuple("t", ids[2])
+    assert loaded is not None
+    assert [(each.channel, each.value) for each in loaded.pending_writes] == [("n", "pending")]
+    assert is_sound(target, "t")
+
+
+@pytest.mark.parametrize("same_name", [True, False])
+def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -> None:
+    source, target = store_on(Memory()), store_on(Memory())
+    ids = [source.put("t", {"n": n}).id for n in range(3)]
+    source.copy_to(target)
+    target.fork("t", ids[1], branch="idea")
+    source.fork("t", ids[0], branch="first")
+    source.put("t", {"n": 9}, branch="first")
+    if same_name:
+        target.fork("t", ids[0], branch="other")
+        target.delete_branch("t", "idea")
+        target.rename_branch("t", "other", "first")
+    source.export(tmp_path / "f")
+    before = log_of(backend_of(target))
+    for dry_run in (True, False):
+        with pytest.raises(Conflict, match="another branch in the place of"):
+            target.import_(tmp_path / "f", dry_run=dry_run)
+    assert log_of(backend_of(target)) == before
+    assert target.import_(tmp_path / "f", as_thread="u").threads == ("u",)
+
+
 def test_what_was_pruned_comes_back(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 0"])
     hashes = [each.hash for each in source.log("thread 0")]
@@ -319,161 +368,6 @@ def test_a_dry_run_writes_nothing(source: Store, tmp_path: Path) -> None:
     target = store_on(Memory())
     assert len(target.import_(tmp_path / "f", dry_run=True).threads) == 3
     assert is_empty(target)
-
-
-def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
-    source = store_on(Memory(), fold_every=2)
-    for n in range(3):
-        source.put("t", {"n": n})
-    source.export(tmp_path / "f")
-    data = (tmp_path / "f").read_bytes()
-    target = store_on(Memory())
-    for at in range(0, len(data), 17):
-        flipped = bytearray(data)
-        flipped[at] ^= 1 << (at % 7)
-        with pytest.raises((Corrupt, Invalid, Unsupported)):
-            target.import_(io.BytesIO(bytes(flipped)))
-    for end in range(0, len(data), 211):
-        with pytest.raises((Corrupt, Invalid)):
-            target.import_(io.BytesIO(data[:end]))
-    with pytest.raises(Corrupt, match="after its end"):
-        target.import_(io.BytesIO(data + b"x"))
-    zipped = gzip.compress(data)
-    for broken in (zipped[:-20], zipped[:40], zipped[:200] + b"\0" * 20 + zipped[220:], b"\x1f\x8bnot at all"):
-        with pytest.raises((Corrupt, Invalid)):
-            target.import_(io.BytesIO(broken))
-    assert is_empty(target)
-
-
-def resealed(data: bytes, change: Callable[[list[dict[str, Any]]], None]) -> io.BytesIO:
-    """A file with other lines, and a checksum that is right."""
-    lines = [json.loads(line) for line in data.splitlines()[:-1]]
-    change(lines)
-    text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
-    threads, rows = (sum(line.get("type") == kind for line in lines) for kind in ("thread", "row"))
-    last = {"type": "checksum", "sha256": hashlib.sha256(text).hexdigest(), "threads": threads, "rows": rows}
-    return io.BytesIO(text + json.dumps(last, separators=(",", ":")).encode() + b"\n")
-
-
-def _drop(place: int) -> Callable[[list[dict[str, Any]]], None]:
-    def change(lines: list[dict[str, Any]]) -> None:
-        del lines[place]
-
-    return change
-
-
-def _of(lines: list[dict[str, Any]], space: str) -> dict[str, Any]:
-    return next(line for line in lines if line.get("space") == space)
-
-
-def _swap_bodies(lines: list[dict[str, Any]]) -> None:
-    one, two = [line for line in lines if line.get("space") == "steps"][:2]
-    one["body"], two["body"] = two["body"], one["body"]
-
-
-def _set(space: str, name: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
-    def change(lines: list[dict[str, Any]]) -> None:
-        _of(lines, space)[name] = value
-
-    return change
-
-
-def _hash(lines: list[dict[str, Any]]) -> None:
-    _of(lines, "steps")["columns"][3] = "AAAA"
-
-
-def _number(lines: list[dict[str, Any]]) -> None:
-    _of(lines, "steps")["columns"][4] = 1 << 63
-
-
-def _twice(lines: list[dict[str, Any]]) -> None:
-    lines.insert(-1, _of(lines, "steps"))
-    lines[-1]["rows"] += 1
-
-
-def _without_a_node(lines: list[dict[str, Any]]) -> None:
-    lines.remove(_of(lines, "nodes"))
-    lines[-1]["rows"] -= 1
-
-
-def _columns(lines: list[dict[str, Any]]) -> None:
-    lines[1]["columns"].append(1)
-
-
-FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
-    "a thread does not end": (_drop(-1), "does not end"),
-    "a row in no thread": (_drop(1), "in no thread"),
-    "a row is missing": (_drop(3), "missing"),
-    "a thread in another": (lambda lines: lines.insert(2, lines[1]), "in another"),
-    "a second head": (lambda lines: lines.insert(2, lines[0]), "in its middle"),
-    "bodies are swapped": (_swap_bodies, "not what was written"),
-    "a body of nothing": (_set("nodes", "body", "AAAA"), "not what was written"),
-    "text for a number": (_set("steps", "key", ["0", "0"]), "cannot be read"),
-    "too short a key": (_set("steps", "key", [0]), "cannot be read"),
-    "no base64": (_set("nodes", "key", [1, "%%%"]), "cannot be read"),
-    "another hash": (_hash, "not what was written"),
-    "too large a number": (_number, "cannot be stored"),
-    "a row twice": (_twice, "twice"),
-    "a node is missing": (_without_a_node, "not sound"),
-    "other columns of a thread": (_columns, "other columns"),
-    "an unknown line": (lambda lines: lines.insert(2, {"type": "surprise"}), "cannot be read"),
-    "an unknown field": (lambda lines: lines[1].update(more=1), "cannot be read"),
-}
-
-
-@pytest.mark.parametrize(("change", "says"), FORGED.values(), ids=FORGED.keys())
-def test_a_file_that_makes_no_sense_is_refused(
-    change: Callable[[list[dict[str, Any]]], None], says: str, tmp_path: Path
-) -> None:
-    source = store_on(Memory(), fold_every=2)
-    for n in range(5):
-        source.put("t", {"n": n})
-    source.export(tmp_path / "f")
-    target = store_on(Memory())
-    with pytest.raises(Corrupt, match=says):
-        target.import_(resealed((tmp_path / "f").read_bytes(), change))
-    assert is_empty(target)
-    assert target.import_(resealed((tmp_path / "f").read_bytes(), lambda _: None)).threads == ("t",)
-
-
-def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
-    source.export(tmp_path / "f", threads=["thread 0"])
-    data = (tmp_path / "f").read_bytes()
-    target = store_on(Memory())
-    with pytest.raises(Unsupported, match="version 2"):
-        target.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
-    with pytest.raises(Unsupported, match="'novelties'"):
-        target.import_(resealed(data, _set("steps", "space", "novelties")))
-    for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
-        with pytest.raises(Invalid, match="no file of exported threads"):
-            target.import_(io.BytesIO(other))
-    with pytest.raises(Corrupt, match="ends early"):
-        target.import_(io.BytesIO())
-    with pytest.raises(NotFound, match="no such file"):
-        target.import_(tmp_path / "nowhere")
-    with pytest.raises(Config, match="cannot be read"):
-        target.import_(tmp_path)
-
-
-def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.portable._LONGEST", 1000)
-    with pytest.raises(Corrupt, match="too long"):
-        store_on(Memory()).import_(io.BytesIO(b"x" * 2000))
-
-
-def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
-    source.hold("thread 0", reason="audit")
-    source.export(tmp_path / "f", threads=["thread 0"])
-    target = store_on(Memory())
-
-    def lease(lines: list[dict[str, Any]]) -> None:
-        lines.insert(-1, {"type": "row", "space": "refs", "key": ["lease", "rewrite", ""], "columns": ["x", 1]})
-        lines[-1]["rows"] += 1
-
-    target.import_(resealed((tmp_path / "f").read_bytes(), lease))
-    kinds = {row.key[2] for row in run(backend_of(target).read([Scan(REFS, ())]))[0]}
-    assert "lease" not in kinds
-    assert [each.reason for each in target.holds("thread 0")] == ["audit"]
 
 
 # Writing ------------------------------------------------------------------------------------------------------------

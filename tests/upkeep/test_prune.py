@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.port import Backend, Delete, Put, Row
-from holdfast.backends.spaces import NODES, REFS
+from holdfast.backends.spaces import NODES, REFS, WORDS
+from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
+from holdfast.engine.findings import Code
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.engine.weights import row_bytes
@@ -166,6 +168,9 @@ def test_words_go_with_their_steps_and_stay_with_what_is_said(shared: Backend) -
     assert [match.id for match in store.search("word0").matches] == ["4"]
     assert [match.id for match in store.search("word5").matches] == ["5"]
     assert store.search("only2").matches == []
+    assert store.verify("t", level="decode").findings == []
+    run(shared.apply([Put(WORDS, row._replace(columns=(row.columns[0], "other"))) for row in rows_of(shared)["words"]]))
+    assert [found.code for found in store.verify("t", level="decode").findings] == [Code.STALE_WORDS]
 
 
 # Which threads ----------------------------------------------------------------------------------------------------
@@ -302,6 +307,20 @@ def test_all_threads_together_fit(shared: Backend) -> None:
     assert [len(store.log(thread)) for thread in ("old", "new")] == [1, 1]
 
 
+def test_what_goes_from_a_large_thread_need_not_go_elsewhere(shared: Backend) -> None:
+    clock = Clock()
+    store = store_on(shared, fold_every=3, clock=clock)
+    bulky(store, "old", 4)
+    clock.now += DAY
+    bulky(store, "large", 40)
+    whole = sum(each.bytes for each in store.threads())
+    report = store.prune(max_thread_bytes=whole // 3, max_bytes=whole * 2 // 3)
+    assert len(store.log("old")) == 4
+    assert 1 < len(store.log("large")) < 40
+    assert report.over == 0
+    assert sum(each.bytes for each in store.threads()) == report.left
+
+
 def test_what_is_held_counts_and_stays(shared: Backend) -> None:
     store = store_on(shared, fold_every=3)
     bulky(store, "t")
@@ -343,6 +362,40 @@ def test_a_thread_that_is_damaged_is_reported(shared: Backend) -> None:
         store.prune(keep_last=2, threads="a2", dry_run=True)
 
 
+@pytest.mark.parametrize("rules", [{}, {"keep_where": "word"}], ids=str)
+def test_a_thread_that_is_damaged_is_reported_also_where_all_have_to_fit(shared: Backend, rules: Any) -> None:
+    store = many(shared, fold_every=2)
+    size = sum(each.bytes for each in store.threads())
+    for row in rows_of(shared, Line("", "a2"))["nodes"]:
+        run(shared.apply([Put(NODES, row._replace(body=b"damaged"))]))
+    store = store_on(shared, fold_every=2, cache_bytes=0)
+    report = store.prune(max_bytes=size // 2, max_thread_bytes=size // 12, **rules)
+    assert [(each.thread, each.code) for each in report.problems] == [("a2", "corrupt")]
+    assert report.dropped > 0
+    assert sum(each.bytes for each in store.threads()) == report.left
+
+
+class Counting(Wrapper):
+    """Counts how often room is given back."""
+
+    tidied = 0
+
+    async def tidy(self) -> None:
+        self.tidied += 1
+        await self.inner.tidy()
+
+
+def test_room_is_given_back_also_where_only_old_revisions_went(shared: Backend) -> None:
+    counting = Counting(shared)
+    store = filled(counting)
+    store.put("t", {"n": "revised"}, id="6")
+    assert store.prune(keep_last=100).dropped == 0
+    assert counting.tidied == 1
+    store.prune(keep_last=100)
+    store.prune(keep_last=1, dry_run=True)
+    assert counting.tidied == 1, "there was nothing to give back"
+
+
 def test_a_thread_that_is_deleted_meanwhile_is_left(shared: Backend) -> None:
     meddling = Meddling(shared)
     store = many(meddling, 2)
@@ -376,6 +429,37 @@ def test_a_pin_set_meanwhile_counts(shared: Backend, at: int, dry_run: bool) -> 
         assert other.get("t", "1").state["n"] == 1
 
 
+def name_given_meanwhile(shared: Backend, what: str, at: int) -> bool:
+    """Whether that was before it was over."""
+    meddling = Meddling(shared)
+    store = filled(meddling)
+    other = store_on(shared, fold_every=3)
+    given: list[bool] = []
+
+    def act() -> None:
+        try:
+            (other.name if at % 2 else other.tag)("t", "good", "1")
+        except NotFound:
+            given.append(False)
+        else:
+            given.append(True)
+
+    meddling.arm(act=act, **{what: at})
+    store.prune(keep_last=2, threads="t")
+    if given == [True]:
+        assert other.get("t", "1").state["n"] == 1, at
+    other.delete("t")
+    return bool(given)
+
+
+@pytest.mark.parametrize("what", ["read", "apply"])
+def test_a_name_or_tag_given_meanwhile_counts(shared: Backend, what: str) -> None:
+    at = 0
+    while name_given_meanwhile(shared, what, at):
+        at += 1
+    assert at > 5
+
+
 @pytest.mark.parametrize("at", range(12))
 def test_others_save_while_it_is_tried_out(shared: Backend, at: int) -> None:
     meddling = Meddling(shared)
@@ -399,6 +483,20 @@ def test_the_file_gets_smaller(tmp_path: Path) -> None:
         report = store.prune(keep_last=10)
         assert report.dropped == 290
         assert store.stats().bytes < before // 2
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_small_steps_are_given_back_too(tmp_path: Path, apart: bool) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
+        places = [(thread, n) for thread in range(8) for n in range(100)]
+        with store.transaction() as together:
+            for thread, n in places if apart else sorted(places, key=lambda place: place[1]):
+                together.put(f"t{thread}", {"n": n, "said": f"message {n} of {thread}, " + "and more " * 20})
+        run(store.engine.ground.backend.tidy())
+        before = store.stats().bytes
+        report = store.prune(keep_last=20)
+        assert report.dropped == 640
+        assert before - store.stats().bytes > 0.6 * report.bytes > 100_000
 
 
 def test_awaited(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_against_heads_everything_is_found(pruned: bool) -> None:
     every = [*damage.missing(rows), *damage.altered(rows), *Random(2).sample(list(damage.exchanged(rows)), 40)]
     for what, damaged in every:
         engine = loaded(damaged)
-        found = run(compare_head(engine.ground.backend, LINE, heads.threads["t"])) or found_in(engine)
+        found = run(compare_head(engine.ground.backend, heads, "t")) or found_in(engine)
         # A version that goes up is what an honest change makes of it.
         assert found or what[3] == "version", what
 
@@ -239,5 +239,5 @@ def test_a_rolled_back_thread_is_found() -> None:
     store.fork("t", "1", branch="side")
     heads = run(export_heads(store.engine, ""))
     engine = loaded(before)
-    (found,) = run(compare_head(engine.ground.backend, LINE, heads.threads["t"]))
+    (found,) = run(compare_head(engine.ground.backend, heads, "t"))
     assert found.code is Code.ROLLED_BACK

@@ -20,16 +20,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from holdfast.backends.network import TIMEOUT, Interrupted
-from holdfast.backends.port import Row
 from holdfast.backends.shards import naming
 from holdfast.backends.shards.backend import Sharded
 from holdfast.backends.shards.blobs import Blob, Blobs
-from holdfast.backends.shards.salvage import salvage_shard
-from holdfast.backends.spaces import Space
 from holdfast.backends.urls import number, split_options, switch, without_password
 from holdfast.errors import Config, Denied, NotFound, Unavailable
 
@@ -38,7 +35,6 @@ T = TypeVar("T")
 GRACE = 60.0
 _KNOWN = {"grace": GRACE, "timeout": TIMEOUT, "read_only": False}
 _TEMPORARY = "new"
-_DAMAGED, _UNFINISHED = "damaged", ".unfinished"
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR}
 _THREADS = 8
 _TRIES = 10
@@ -85,63 +81,6 @@ class Files(Sharded):
 
     def _blobs(self) -> Blobs:
         return Directory(self._folder, self._read_only)
-
-    async def move_aside(self, tenant: str, line: str, stamp: str) -> Aside | None:
-        """Move all that is stored of a line out of the store, into its folder `damaged`; None if there is nothing.
-
-        For a line that cannot be read any more, and can then be written anew. It is to be told to `finish` when that is
-        done; what was moved and not finished, `unfinished` tells.
-        """
-        name = naming.folder((tenant, line))
-
-        async def moved() -> Aside | None:
-            core = self._opened().core
-            known = core.known(name)
-            if known is not None:
-                core.forget(known)
-            return await asyncio.get_running_loop().run_in_executor(None, _move, self._folder, name, stamp)
-
-        return await self._took_long(moved)
-
-    def unfinished(self) -> list[Aside]:
-        """What was moved aside, and not written anew."""
-        damaged = self._folder / _DAMAGED
-        return [_aside(self._folder, mark.with_suffix("")) for mark in sorted(damaged.rglob(f"*{_UNFINISHED}"))]
-
-    def finish(self, aside: Aside) -> None:
-        """What was moved aside is written anew."""
-        aside.path.with_name(aside.path.name + _UNFINISHED).unlink(missing_ok=True)
-
-
-class Aside(NamedTuple):
-    """Where objects of a line were moved, and the rows in them that are sound."""
-
-    path: Path
-    rows: list[tuple[Space, Row]]
-
-
-def _move(root: Path, name: str, stamp: str) -> Aside | None:
-    source, target = root / name, root / _DAMAGED / stamp / name
-    if not source.is_dir():
-        return None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.with_name(target.name + _UNFINISHED).touch()
-    _flush_folder(target.parent)
-    source.rename(target)
-    _flush_folder(target.parent)
-    _flush_folder(source.parent)
-    return _aside(root, target)
-
-
-def _aside(root: Path, path: Path) -> Aside:
-    name = "/".join(path.parts[-2:])
-    objects = _contents(path, name) if path.is_dir() else _contents(root / name, name)
-    return Aside(path, salvage_shard(name, objects, _contents(root / naming.TRANSACTIONS, naming.TRANSACTIONS)))
-
-
-def _contents(folder: Path, name: str) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in files}
 
 
 class Directory(Blobs):

@@ -44,8 +44,8 @@ class Scan(NamedTuple):
     """The rows whose key starts with `prefix`, in order.
 
     `start` (inclusive) and `stop` (exclusive) bound what follows the prefix; they may name fewer columns than follow,
-    and then only those are compared. With `by`, prefix, bounds and order are by the columns of that index, and by key
-    where these are equal. Without `bodies` rows may come with empty ones.
+    and then only those are compared. With `by`, prefix, bounds and order are by the columns of that index, and then by
+    those of the key that it lacks (`Space.order`). Without `bodies` rows may come with empty ones.
     """
 
     space: Space

@@ -1,17 +1,16 @@
 """Reading rows in pages; and reading around those that the store itself cannot read.
 
-A damaged page or file makes a scan raise `Corrupt`, and says not which rows are lost. Keys are ordered, so what can
-be read is found by halving: a stretch of keys that reads is taken, one that does not is cut in two, until what is left
-is a *hole*: from the first key that cannot be asked for, up to the next that can.
+A damaged page or file makes a scan raise `Corrupt`, and says not which rows are lost. Keys are ordered, and one can ask
+for what follows any of them. So one goes as far as it reads; asks at ever farther places until something reads again;
+and goes back from there. What lies between is a *hole*. Where only bodies cannot be read, the keys still tell which.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from math import prod
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.backends.port import Query, Row, Scan
+from holdfast.backends.port import Get, Query, Row, Scan
 from holdfast.backends.spaces import Key, Scalar, Space
 from holdfast.errors import Corrupt
 
@@ -22,14 +21,20 @@ _PAGE_BYTES = 4 << 20
 _FEW = 8
 """How many rows are read at first: nobody knows how large they are."""
 
-_FINE = 20
-"""A stretch that is shorter than the usual one between two rows by so many bits is taken to have no more than one."""
+_KEYS = 16
+"""How many rows are asked for by their keys at a time."""
 
-_COARSE = 90
-"""The same, as long as nothing is known of how far rows are apart."""
+_NEAR = 64
+"""How many numbers are tried one by one, after one that cannot be read: more than a page has rows."""
 
-_PROBES = 8
-"""Where none of so many places can be asked for, nothing is taken to be readable."""
+_FAR = 40
+"""Up to which power of two further numbers are tried."""
+
+_SPOTS = 64
+"""At how many distances of names and digests one asks, each so many times as far as the one before."""
+
+_EVEN = 16
+"""And at how many places at even distances."""
 
 
 class Hole(NamedTuple):
@@ -56,49 +61,50 @@ async def rows(backend: Reader, space: Space, prefix: Key, *, bodies: bool = Tru
     page = _FEW if bodies else _PAGE
     start: Key = ()
     while True:
-        limit = page + bool(start)
-        (found,) = await backend.read([Scan(space, prefix, start=start, limit=limit, by=by, bodies=bodies)])
-        for row in found[1:] if start else found:  # a page starts with the row that the one before it ended with
+        (found,) = await backend.read([Scan(space, prefix, start=start, limit=page, by=by, bodies=bodies)])
+        for row in found:
             yield row
-        if len(found) < limit:
+        if len(found) < page or not places.kinds:
             return
-        start = places.rest(found[-1])
-        if bodies:
-            page = _next_page(page, found)
+        start = places.after(found[-1])
+        page = _next_page(page, found)
 
 
 async def sturdy_rows(
-    backend: Reader,
-    space: Space,
-    prefix: Key,
-    holes: list[Hole],
-    *,
-    bodies: bool = True,
-    by: str = "",
-    exact: bool = False,
+    backend: Reader, space: Space, prefix: Key, holes: list[Hole], *, bodies: bool = True, by: str = ""
 ) -> AsyncIterator[Row]:
-    """The same, as far as rows can be read; what cannot is added to `holes`. These start where the last row that reads
-    ends, about; with `exact`, at the very key that does not."""
-    places = _Places(space, len(prefix), by)
-    around = _Around(backend, Scan(space, prefix, by=by, bodies=bodies), places, holes, exact=exact)
-    before: Key | None = None
-    last: Key | None = None
-    try:
-        async for row in rows(backend, space, prefix, bodies=bodies, by=by):
+    """The same, as far as rows can be read; what cannot is added to `holes`, before the rows that follow it."""
+    around = _Around(backend, Scan(space, prefix, by=by, bodies=bodies), holes)
+    page = _FEW if bodies else _PAGE
+    start: Key = ()
+    while True:
+        try:
+            found = await around.read(start, page)
+        except Corrupt as error:
+            if not around.places.kinds:
+                around.hole((), None, str(error))
+                return
+            if page > 1:
+                page = max(page // 4, 1)
+                continue
+            listed = await around.listed(start) if bodies else []
+            if listed:
+                for row in await around.gotten(listed):
+                    yield row
+                start = around.places.after(listed[-1])
+                continue
+            beyond = await around.beyond(start)
+            around.hole(start, beyond, str(error))
+            if beyond is None:
+                return
+            start = beyond
+            continue
+        for row in found:
             yield row
-            before, last = last, places.rest(row)
-        return
-    except Corrupt:
-        start = 0
-        for known in (before, last):
-            if known is not None:
-                around.met(places.number(known))
-                start = places.number(known) + 1
-    async for row in around.rows(start):
-        # Long names are told apart by their beginnings only: some rows may be met again.
-        if last is None or places.rest(row) > last:
-            yield row
-            last = places.rest(row)
+        if len(found) < page or not around.places.kinds:
+            return
+        start = around.places.after(found[-1])
+        page = _next_page(page, found)
 
 
 def _next_page(page: int, found: Sequence[Row]) -> int:
@@ -107,178 +113,161 @@ def _next_page(page: int, found: Sequence[Row]) -> int:
 
 
 class _Around:
-    """Reads what can be read of a scan."""
+    """Reads what can be read of a scan. Keys are what follows its prefix."""
 
-    def __init__(self, backend: Reader, scan: Scan, places: _Places, holes: list[Hole], *, exact: bool = False) -> None:
+    def __init__(self, backend: Reader, scan: Scan, holes: list[Hole]) -> None:
         self._backend = backend
         self._scan = scan
-        self._places = places
         self._holes = holes
-        self._exact = exact
-        self._error = ""
-        self._last: int | None = None
-        self._gap = places.top
-        self._unit = 1 if exact or not places.digests else places.top >> _COARSE
+        self.places = _Places(scan.space, len(scan.prefix), scan.by)
 
-    async def rows(self, low: int) -> AsyncIterator[Row]:
-        """What can be read from a place on."""
-        places, top = self._places, self._places.top
-        low = places.next(low)
-        while low < top:
-            if not await self._is_anything(low, top):
-                self._hole(low, top)
-                return
-            # Go as far as it reads: in longer strides while it does, in ever shorter ones when it does not.
-            stride = min(64 * self._gap, top - low)
-            while stride >= self._unit and low < top:
-                high = min(places.next(low + stride), top)
-                found = await self._read(low, high)
-                if found is None:
-                    stride //= 2
-                    continue
-                for row in found:
-                    self.met(places.number(places.rest(row)))
-                    yield row
-                if len(found) < _PAGE:
-                    low, stride = high, 2 * stride
-                else:
-                    low = places.next(places.number(places.rest(found[-1])) + 1)
-            if low < top:
-                after = await self._end(low, top)
-                self._hole(low, after)
-                low = after
-
-    def met(self, number: int) -> None:
-        """How far rows are apart tells how closely to look for where one cannot be read."""
-        if self._last is not None:
-            self._gap = max(1, number - self._last)
-            self._unit = 1 if self._exact else max(1, self._gap >> _FINE)
-        self._last = number
-
-    async def _read(self, low: int, high: int) -> list[Row] | None:
-        start, stop = self._places.key(low), self._places.key(high) if high < self._places.top else ()
-        try:
-            (found,) = await self._backend.read([self._scan._replace(start=start, stop=stop, limit=_PAGE)])
-        except Corrupt as error:
-            self._error = str(error)
-            return None
+    async def read(self, start: Key, limit: int) -> list[Row]:
+        """The rows from a key on."""
+        (found,) = await self._backend.read([self._scan._replace(start=start, limit=limit)])
         return found
 
-    async def _is_readable(self, number: int) -> bool:
-        """Whether one can ask for a single key."""
-        low = self._places.next(number)
-        return low >= self._places.top or await self._read(low, self._places.next(low + 1)) is not None
+    async def listed(self, start: Key) -> list[Row]:
+        """The rows from a key on without their bodies, if they can be had so."""
+        for limit in (_KEYS, 1):
+            try:
+                (found,) = await self._backend.read([self._scan._replace(start=start, limit=limit, bodies=False)])
+            except Corrupt:
+                continue
+            return found
+        return []
 
-    async def _is_anything(self, low: int, top: int) -> bool:
-        length = top - low
-        spots = [low + length * number // _PROBES for number in range(_PROBES)]
-        for spot in [*spots, low + length - 1]:
-            if await self._is_readable(spot):
-                return True
-        return False
+    async def gotten(self, listed: Sequence[Row]) -> list[Row]:
+        """The rows with these keys. Those that cannot be read are holes."""
+        try:
+            (found,) = await self._backend.read([Get(self._scan.space, [row.key for row in listed])])
+        except Corrupt as error:
+            if len(listed) == 1:
+                self.hole(self.places.rest(listed[0]), self.places.after(listed[0]), str(error))
+                return []
+            half = len(listed) // 2
+            return [*await self.gotten(listed[:half]), *await self.gotten(listed[half:])]
+        return sorted(found, key=self.places.rest)
 
-    async def _end(self, low: int, top: int) -> int:
-        """Where one can go on, after a place where one cannot."""
-        bad, stride = low, self._unit
-        while bad + stride < top and not await self._is_readable(bad + stride):
-            bad, stride = bad + stride, 2 * stride
-        good = min(bad + stride, top)
-        while good - bad > self._unit:
-            middle = (bad + good) // 2
-            if await self._is_readable(middle):
-                good = middle
-            else:
-                bad = middle
-        return min(self._places.next(good), top)
+    async def beyond(self, start: Key) -> Key | None:
+        """The first key that reads again, after one from which one cannot read; None if none was found."""
+        before, found = start, list[Row]()
+        for spot in self.places.spots(start):
+            try:
+                found = await self.read(spot, 1)
+                break
+            except Corrupt:
+                before = spot
+        # What is between the last two places that were asked for, is found from behind.
+        first = await self._back(before, self.places.rest(found[0]) if found else ())
+        return following(start) if first == start else first
 
-    def _hole(self, low: int, high: int) -> None:
-        stop = self._places.key(high) if high < self._places.top else ()
+    async def _back(self, start: Key, stop: Key) -> Key | None:
+        """The first key that reads, after one from which one cannot read, going back from one that does."""
+        first, page = stop or None, 1
+        while True:
+            scan = self._scan._replace(start=start, stop=first or (), reverse=True, limit=page, bodies=False)
+            try:
+                (found,) = await self._backend.read([scan])
+            except Corrupt:
+                if page == 1:
+                    return first
+                page = 1
+                continue
+            if found:
+                first = self.places.rest(found[-1])
+            if len(found) < page:
+                return first
+            page = min(2 * page, _PAGE)
+
+    def hole(self, start: Key, stop: Key | None, error: str) -> None:
+        """One cannot read from here up to there."""
         last = self._holes[-1] if self._holes else None
-        start = self._places.key(low)
         if last is not None and last.space is self._scan.space and last.stop == start:
-            self._holes[-1] = last._replace(stop=stop)
+            self._holes[-1] = last._replace(stop=stop or ())
         else:
-            self._holes.append(Hole(self._scan.space, start, stop, self._error))
-
-
-_BASES: dict[type, int] = {str: 0x110000 - 0x800 + 1, bytes: 257, int: (1 << 64) + 1}
-"""How many values a character, a byte and a number have; 0 stands for the end, or for none."""
-
-_WIDTHS: dict[type, int] = {str: 48, bytes: 40, int: 1}
-"""How many of them of a column count."""
+            self._holes.append(Hole(self._scan.space, start, stop or (), error))
 
 
 class _Places:
-    """Keys, after a prefix, as numbers in the same order."""
+    """The keys of an order, after a prefix."""
 
     def __init__(self, space: Space, width: int, by: str) -> None:
-        names = list(dict.fromkeys((*space.order(by), *space.key)))
-        self._names = names[width:]
         self._space = space
-        self._types = [space.all_columns[name] for name in self._names]
-        self._bases: list[int] = []
-        for kind in self._types:
-            self._bases += [_BASES[kind]] * _WIDTHS[kind]
-        self.top = prod(self._bases)
-        self.digests = bool(self._types) and self._types[-1] is bytes
-        """Whether keys end with a digest: these lie far apart."""
+        self._names = space.order(by)[width:]
+        self.kinds = [space.all_columns[name] for name in self._names]
 
     def rest(self, row: Row) -> Key:
         """What follows the prefix, of a row."""
         values = dict(zip(self._space.all_columns, (*row.key, *row.columns), strict=True))
         return tuple(values[name] for name in self._names)
 
-    def number(self, key: Key) -> int:
-        """Where a key is."""
-        digits: list[int] = []
-        for value, kind in zip(key, self._types, strict=False):
-            digits += _digits(value, _WIDTHS[kind])
-        number = 0
-        for place, base in enumerate(self._bases):
-            number = number * base + (digits[place] if place < len(digits) else 0)
-        return number
+    def after(self, row: Row) -> Key:
+        """What comes next after a row: nothing can be between."""
+        return following(self.rest(row))
 
-    def next(self, number: int) -> int:
-        """The place of the first key at or after a place: not every place has one."""
-        return self.number(self.key(number)) if number < self.top else self.top
+    def spots(self, start: Key) -> Iterator[Key]:
+        """Ever farther keys after one: in its last column, then in the one before that, and so on."""
+        last = start
+        for column in reversed(range(len(self.kinds))):
+            if column <= len(start):
+                for value in self._further(column, start[column] if column < len(start) else None):
+                    spot = (*start[:column], value)
+                    if spot > last:
+                        yield spot
+                        last = spot
 
-    def key(self, number: int) -> Key:
-        """The key at a place, or the next after it."""
-        digits = []
-        for base in reversed(self._bases):
-            number, digit = divmod(number, base)
-            digits.append(digit)
-        digits.reverse()
-        values: list[Scalar] = []
-        at = 0
-        for kind in self._types:
-            width = _WIDTHS[kind]
-            part, at = digits[at : at + width], at + width
-            if kind is int:
-                if not part[0]:
-                    return tuple(values)
-                values.append(part[0] - 1 - (1 << 63))
-                continue
-            value, exact = _value(kind, part)
-            values.append(value)
-            if not exact:
-                return tuple(values)
-        return tuple(values)
+    def _further(self, column: int, value: Scalar | None) -> Iterator[Scalar]:
+        kind = self.kinds[column]
+        if kind is int:
+            first = 0 if value is None else int(value) + 1
+            for distance in (*range(_NEAR), *(1 << power for power in range(_NEAR.bit_length(), _FAR))):
+                yield first + distance
+            return
+        if value is not None:
+            yield from following((value,))
+        base, width = _BASES[kind], _WIDTHS[kind]
+        low = 0 if value is None else _number(value, base, width)
+        length = base**width - low
+        distances = {1 << length.bit_length() * spot // _SPOTS for spot in range(_SPOTS)}
+        distances |= {length * spot // _EVEN for spot in range(1, _EVEN)}
+        for distance in sorted(distances):
+            if distance < length:
+                yield _value(low + distance, base, width)
 
 
-def _digits(value: Scalar, width: int) -> list[int]:
-    if isinstance(value, int):
-        return [value + (1 << 63) + 1]
-    codes = [ord(one) for one in value] if isinstance(value, str) else list(value)
-    digits = [code - 0x800 if code >= 0xE000 and isinstance(value, str) else code for code in codes[:width]]
-    return [*(digit + 1 for digit in digits), *[0] * (width - len(digits))]
+def following(key: Key) -> Key:
+    """What comes next after a key and all that start with it."""
+    *before, last = key
+    if isinstance(last, int):
+        return (*before, last + 1)
+    return (*before, last + "\0") if isinstance(last, str) else (*before, last + b"\0")
 
 
-def _value(kind: type, digits: list[int]) -> tuple[Scalar, bool]:
-    """The value of a column; and whether it is just that, or the next one that there is."""
-    end = digits.index(0) if 0 in digits else len(digits)
-    exact = not any(digits[end:])
-    codes = [digit - 1 for digit in digits[:end]] + ([] if exact else [0])
-    if kind is bytes:
-        return bytes(codes), exact
-    return "".join(chr(code + 0x800 if code >= 0xD800 else code) for code in codes), exact
+# Names and digests as numbers: their first characters or bytes, as digits; 0 stands for the end.
+
+_BASES: dict[type, int] = {str: 0x110000 - 0x800 + 1, bytes: 257}
+_WIDTHS: dict[type, int] = {str: 48, bytes: 40}
+_GAP = 0xD800
+"""Where the numbers begin that are no characters."""
+
+
+def _number(value: Scalar, base: int, width: int) -> int:
+    codes = [ord(one) for one in value] if isinstance(value, str) else list(value)  # type: ignore[arg-type]
+    number = 0
+    for place in range(width):
+        code = codes[place] if place < len(codes) else -1
+        number = number * base + (code - 0x800 if code > _GAP and base == _BASES[str] else code) + 1
+    return number
+
+
+def _value(number: int, base: int, width: int) -> Scalar:
+    """What is at a number, or about there: nothing goes on after the end."""
+    digits = []
+    for _ in range(width):
+        number, digit = divmod(number, base)
+        digits.append(digit)
+    digits.reverse()
+    codes = [digit - 1 for digit in digits[: digits.index(0) if 0 in digits else width]]
+    if base == _BASES[bytes]:
+        return bytes(codes)
+    return "".join(chr(code + 0x800 if code >= _GAP else code) for code in codes)

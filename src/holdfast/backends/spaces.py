@@ -54,8 +54,8 @@ class Space:
         return {**self.key, **self.columns}
 
     def order(self, index: str) -> tuple[str, ...]:
-        """The columns by which rows are ordered: the key's, or those of an index."""
-        return self.indexes[index] if index else tuple(self.key)
+        """The columns by which rows are ordered: the key's; or those of an index, then those of the key that it lacks."""
+        return tuple(dict.fromkeys((*self.indexes[index], *self.key))) if index else tuple(self.key)
 
 
 _LINE: dict[str, type] = {"tenant": str, "line": str}

@@ -29,8 +29,7 @@ def version(session: Session) -> None:
 @click.argument("command", required=False, nargs=-1)
 @click.pass_context
 def help_(context: click.Context, session: Session, command: tuple[str, ...]) -> None:
-    """Show the help of a command, or of all."""
-    session.out.page()
+    """Show the help of a command, or of all: `holdfast help log`, `holdfast help jobs run`."""
     inner = context.find_root()
     for name in command:
         group = inner.command
@@ -38,4 +37,8 @@ def help_(context: click.Context, session: Session, command: tuple[str, ...]) ->
         if found is None:
             raise click.UsageError(f"there is no command {' '.join(command)!r}.", context)
         inner = click.Context(found, parent=inner, info_name=name)
+    if session.json:
+        session.emit({"command": inner.command_path, "help": inner.get_help()})
+        return
+    session.out.page()
     session.out.line(inner.get_help())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completing import REVISION, THREAD
-from holdfast.cli.diff import styled
 from holdfast.cli.frame import Session, command
+from holdfast.cli.patches import painted
 from holdfast.cli.records import plain
 from holdfast.cli.text import ago, first_line, safe
 
@@ -37,6 +37,10 @@ def blame(session: Session, thread: str, path: str, at: str, history: bool, limi
 
     PATH is a channel, or a place below it: messages, messages[3], messages[-10:], memory.user, memory["last name"]. Of
     a list or a dict it is told of each item.
+
+    \b
+    holdfast blame chat 'messages[-10:]'
+    holdfast blame chat plan.goal
     """
     store = session.open()
     if history:
@@ -84,7 +88,7 @@ def _history(session: Session, store: Store, thread: str, path: str, at: str, li
         from holdfast.history.rendering import lines
 
         for line in lines(each.changes, by_word=word):
-            out.line(f"  {styled(out, line)}".rstrip())
+            out.line(f"  {painted(out, line)}".rstrip())
 
 
 def _title(session: Session, each: Revised, id: str) -> None:

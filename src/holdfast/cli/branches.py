@@ -110,6 +110,9 @@ def switch(session: Session, thread: str, branch: str, revision: str | None, cre
     """Make a branch the one that the thread goes on with.
 
     Its last checkpoint becomes the latest of the thread: if need be, by a checkpoint on it that changes nothing.
+
+    \b
+    holdfast switch chat draft
     """
     if revision is not None and not create:
         raise Invalid("a branch that is there starts where it starts", hint="Give -c to start another one at REVISION")
@@ -165,7 +168,11 @@ def _change(text: str) -> tuple[tuple[Any, ...], Any]:
 @click.argument("revision", type=REVISION)
 @click.option("--branch", type=BRANCH, help="Save it on this branch, and not on top of the latest.")
 def restore(session: Session, thread: str, revision: str, branch: str | None) -> None:
-    """Go back to an older state, in a new checkpoint. Nothing is undone."""
+    """Go back to an older state, in a new checkpoint. Nothing is undone.
+
+    \b
+    holdfast restore chat HEAD~3
+    """
     made = session.open(write=True).restore(thread, at=revision, branch=branch)
     _told(session, made, f"{made.id} has the state of {made.metadata['restored']}.")
 

@@ -93,5 +93,8 @@ def completion(context: click.Context, session: Session, shell: str) -> None:
     fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
     """
     classes: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
-    script = classes[shell](context.find_root().command, {}, "holdfast", COMPLETE)
-    session.out.line(script.source())
+    script = classes[shell](context.find_root().command, {}, "holdfast", COMPLETE).source()
+    if session.json:
+        session.emit({"shell": shell, "script": script})
+        return
+    session.out.line(script)

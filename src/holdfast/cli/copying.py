@@ -30,6 +30,9 @@ def copy(session: Session, target: str, threads: tuple[str, ...], all_tenants: b
 
     The other store is made if it is not there. Threads keep their ids and hashes. What is there already is skipped, so
     that a copy that was interrupted goes on when it is begun again; at the end everything is compared and verified.
+
+    \b
+    holdfast copy sqlite:///copy.db chat
     """
     store = session.open()
     other = session.open_other(target, create=True)
@@ -64,6 +67,10 @@ def export(session: Session, file: str, threads: tuple[str, ...], form: str) -> 
 
     A file whose name ends in .gz is compressed. Every thread is verified as it is written. `holdfast import` brings
     them back, in any store, with the same ids and hashes.
+
+    \b
+    holdfast export agents.gz
+    holdfast export - chat | ssh elsewhere holdfast import -
     """
     to_stdout = file == "-"
     if to_stdout and session.json:
@@ -94,6 +101,9 @@ def import_(session: Session, file: str, threads: tuple[str, ...], as_thread: st
 
     Nothing is written before the file was seen to be whole and every hash in it right. Threads that are there already
     are left as they are; if one has another history, nothing is imported at all.
+
+    \b
+    holdfast import agents.gz --dry-run
     """
     store = session.open(write=not dry_run, create=not dry_run)
     place = sys.stdin.buffer if file == "-" else file
@@ -119,6 +129,9 @@ def delete(session: Session, threads: tuple[str, ...], yes: bool, dry_run: bool)
     """Delete threads, with their namespaces and all that belongs to them. There is no way back.
 
     All that are named are deleted, or none. A thread that is held is not deleted: see `holdfast hold`.
+
+    \b
+    holdfast delete chat --dry-run
     """
     from holdfast.engine.drivers import run
     from holdfast.engine.protected import unheld

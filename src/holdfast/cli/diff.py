@@ -10,23 +10,15 @@ import click
 
 from holdfast.cli.completing import REVISION, THREAD
 from holdfast.cli.failures import FINDINGS
-from holdfast.cli.frame import Session, command
+from holdfast.cli.frame import Session, all_channels_option, command
 from holdfast.cli.output import Output
-from holdfast.cli.text import local, safe
+from holdfast.cli.patches import painted
+from holdfast.cli.text import local, plural, safe
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from holdfast.history.changes import ChannelChanges, Compared, Diff
-    from holdfast.history.rendering import Line
-
-_STYLES = {
-    "": (),
-    "place": ("bold",),
-    "old": ("red",),
-    "new": ("green",),
-    "old word": ("red",),
-    "new word": ("green",),
-}
+    from holdfast.store import Store
 
 
 @command("diff")
@@ -39,6 +31,7 @@ _STYLES = {
 @click.option("--word", is_flag=True, help="Show changed words as [-old-]{+new+}.")
 @click.option("--patch", is_flag=True, help="Write a JSON Patch (RFC 6902) that makes B of A.")
 @click.option("--large", is_flag=True, help="Fetch large values that differ, too.")
+@all_channels_option
 @click.option("--exit-code", is_flag=True, help=f"End with exit code {FINDINGS} if anything differs.")
 def diff(
     session: Session,
@@ -51,19 +44,25 @@ def diff(
     word: bool,
     patch: bool,
     large: bool,
+    all_channels: bool,
     exit_code: bool,
 ) -> None:
     """Show what differs between two states.
 
     Without A and B: what the latest checkpoint changed. With A: from A to the latest. A and B are revisions, as HEAD~2,
     a branch, the start of an id, #12 or @{yesterday}; A..B is the same as A B.
+
+    \b
+    holdfast diff chat                      what the latest checkpoint changed
+    holdfast diff chat main..draft --word
+    holdfast diff chat @{yesterday} --stat
     """
-    if a is not None and b is None and ".." in a:
+    store = session.open()
+    if a is not None and b is None and ".." in a and not _is_revision(store, thread, a):
         a, _, b = a.partition("..")
         a, b = a or "HEAD", b or "HEAD"
     if file is not None and (b is not None or other is not None):
         raise Invalid("a checkpoint is compared with another or with a file, not with both")
-    store = session.open()
     state = None if file is None else _state(file)
     # A patch cannot do without the values.
     found = store.diff(thread, a, b or "HEAD", other=other, state=state, large=large or patch)
@@ -72,9 +71,17 @@ def diff(
     elif session.json:
         session.emit(found.to_json())
     else:
-        _show(session.out, found, file, stat=stat, word=word)
+        _show(session.out, found, file, stat=stat, word=word, all_channels=all_channels)
     if exit_code and found:
         raise click.exceptions.Exit(FINDINGS)
+
+
+def _is_revision(store: Store, thread: str, text: str) -> bool:
+    try:
+        store.resolve(thread, text)
+    except (NotFound, Invalid):
+        return False
+    return True
 
 
 def _state(file: str) -> dict[str, Any]:
@@ -111,19 +118,23 @@ def _patch(session: Session, found: Diff) -> None:
         out.line(f"{start}{encode(operation)}{end}")
 
 
-def _show(out: Output, found: Diff, file: str | None, *, stat: bool, word: bool) -> None:
-    if not found:
+def _show(out: Output, whole: Diff, file: str | None, *, stat: bool, word: bool, all_channels: bool) -> None:
+    if not whole:
         return
+    found = whole if all_channels else whole.without_internal()
     out.page()
     out.line(out.style(f"--- {_side(found.old, None)}", "bold"))
     out.line(out.style(f"+++ {_side(found.new, file)}", "bold"))
     for counts in found.summary:
         out.line(f" {_counts(out, counts)}")
-    if stat:
+    left_out = len(whole.summary) - len(found.summary)
+    if left_out:
+        out.line(out.style(f" … {plural(left_out, 'internal channel')} (--all-channels shows all)", "dim"))
+    if stat or not found:
         return
     out.line()
     for line in found.lines(by_word=word):
-        out.line(styled(out, line))
+        out.line(painted(out, line))
 
 
 def _side(side: Compared, file: str | None) -> str:
@@ -142,8 +153,3 @@ def _counts(out: Output, counts: ChannelChanges) -> str:
 
 def _sign(part: str) -> str:
     return part[:1] if part[:1] in "+-~" else part
-
-
-def styled(out: Output, line: Line) -> str:
-    """A line of a difference, in colours where there are any."""
-    return "".join(out.style(safe(text), *_STYLES[style]) for style, text in line)

@@ -22,6 +22,9 @@ def doctor(session: Session, full: bool) -> None:
     """Check the installation, the settings and the store, and say what to do about what is found.
 
     It makes no store. Exit code 0 if nothing has to be done, 6 if something has, 10 if there is no store.
+
+    \b
+    holdfast doctor --store sqlite:///agents.db
     """
     from holdfast.backends.wrap.settings import of_path
     from holdfast.ops.doctor import examine

@@ -33,6 +33,9 @@ def explain(session: Session, code: str | None) -> None:
     """Say what a code means: of an error, of what verify found, or of a check of the doctor.
 
     Without a code, list all.
+
+    \b
+    holdfast explain no-store
     """
     from holdfast.ops.explanations import explain as explained
     from holdfast.ops.explanations import explanations

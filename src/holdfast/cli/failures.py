@@ -49,17 +49,26 @@ def exit_code(error: HoldfastError) -> int:
 _CALLS = {"log()": "holdfast log", "threads()": "holdfast threads", "branches()": "holdfast branch"}
 
 
-def _as_commands(hint: str) -> str:
+_HINTS = {
+    "no-store-named": "Name one with --store sqlite:///agents.db, HOLDFAST_STORE, or [stores.default] in holdfast.toml",
+}
+
+
+def _as_commands(error: HoldfastError) -> str:
     """A hint for those who type commands, and do not call functions."""
+    hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
         hint = hint.replace(call, words)
+    if isinstance(error, Corrupt) and "holdfast" not in hint:
+        mending = "holdfast verify says what is affected, and holdfast repair mends what can be mended"
+        return f"{hint}. {mending}" if hint else mending
     return hint
 
 
 def report(error: HoldfastError, *, as_json: bool, color: bool) -> int:
     """Tell on stderr what went wrong. Returns the exit code."""
     return _tell(
-        error.code, error.what, error.where, _as_commands(error.hint), exit_code(error), as_json=as_json, color=color
+        error.code, error.what, error.where, _as_commands(error), exit_code(error), as_json=as_json, color=color
     )
 
 
@@ -98,7 +107,8 @@ def _tell(code: str, what: str, where: str, hint: str, exit_code: int, *, as_jso
     if where:
         lines.append(f"  at: {safe(where)}")
     if hint:
-        lines.append("  hint: " + safe(hint, lines=True).replace("\n", "\n  "))
+        first, *rest = safe(hint, lines=True).split("\n")
+        lines += [*([f"  hint: {first}"] if first else []), *(f"  {line}" for line in rest)]
     _write("\n".join(lines) + "\n")
     return exit_code
 

@@ -86,12 +86,17 @@ class Session:
             self.emit(record)
 
     def note(self, text: str) -> None:
-        """Tell people something on stderr, unless they want quiet."""
-        if not self.quiet:
+        """Tell people something on stderr, unless they want quiet. Programs have it in what they read."""
+        if not self.quiet and not self.json:
             sys.stderr.write(f"{safe(text, lines=True)}\n")
 
     def warn(self, text: str) -> None:
-        """Tell people on stderr of something that is not as it should be; also if they want quiet."""
+        """Tell on stderr of something that is not as it should be; also if they want quiet."""
+        if self.json:
+            from holdfast.cli.records import encode
+
+            sys.stderr.write(f"{encode({'warning': text})}\n")
+            return
         mark = "\x1b[1;33mwarning:\x1b[0m" if wants_color(self.color, sys.stderr) else "warning:"
         sys.stderr.write(f"{mark} {safe(text, lines=True)}\n")
 
@@ -179,7 +184,7 @@ def format_options(command: click.Command, context: click.Context, formatter: cl
     shared: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and isinstance(parameter, click.Option):
             is_shared = parameter.name in SHARED_NAMES and not parameter.expose_value
             (shared if is_shared or "--help" in parameter.opts else own).append(record)
     if own:
@@ -233,3 +238,8 @@ def yes_option(function: F) -> F:
 def dry_run_option(function: F) -> F:
     """`--dry-run`: say what would be done, and do nothing."""
     return click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")(function)
+
+
+def all_channels_option(function: F) -> F:
+    """`--all-channels`: show the frameworks' own channels too, which people are spared otherwise."""
+    return click.option("--all-channels", is_flag=True, help="Show internal channels of frameworks too.")(function)

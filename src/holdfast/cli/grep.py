@@ -46,12 +46,19 @@ def grep(
     channel:messages role:human       where the text is
     size>1mb steps>100 updated>7d     how large; of the thread
 
-    Quote the query, so that the shell leaves it alone: holdfast grep 'refund -role:ai time>2h'. Ends with code 3 if
-    nothing matches.
+    Quote the query, so that the shell leaves it alone. Ends with code 3 if nothing matches.
+
+    \b
+    holdfast grep 'refund -role:ai time>2h'
+    holdfast grep -l '"on its way" thread:support-*'
     """
+    if index and drop_index:
+        raise click.UsageError("--index makes what --drop-index removes: give one of them")
     if index or drop_index:
-        _set_index(session, drop=drop_index and not index)
+        done = _set_index(session, drop=drop_index)
         if not query:
+            if session.json:
+                session.emit(done)
             return
     elif not query:
         raise click.UsageError("what is to be found?")
@@ -65,14 +72,16 @@ def grep(
         raise click.exceptions.Exit(NOT_FOUND)
 
 
-def _set_index(session: Session, *, drop: bool) -> None:
+def _set_index(session: Session, *, drop: bool) -> object:
     store = session.open(write=True)
     if drop:
-        session.note("The index was removed." if store.drop_index() else "There was no index.")
-        return
+        dropped = store.drop_index()
+        session.note("The index was removed." if dropped else "There was no index.")
+        return {"dropped": dropped}
     with session.progress("Indexing") as tell:
         made = store.index(progress=tell)
     session.note(f"The index has the words of {plural(made.threads, 'thread')}; {plural(made.steps, 'step')} were new.")
+    return made
 
 
 class _Search:

@@ -12,13 +12,13 @@ import click
 from holdfast.checkpoints import to_datetime
 from holdfast.cli.completing import BRANCH, REVISION, THREAD
 from holdfast.cli.failures import INTEGRITY
-from holdfast.cli.frame import Command, Session, command
-from holdfast.cli.summaries import changed, summary
+from holdfast.cli.frame import Command, Session, all_channels_option, command
+from holdfast.cli.summaries import changed, said, summary
 from holdfast.cli.text import ago, cut, first_line, local, safe
 from holdfast.engine.drivers import run
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Line
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, NotFound
 from holdfast.history.revisions import resolve
 from holdfast.history.walking import Labels, Visit, Walk, abbreviations
 
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from holdfast.cli.graph import Graph
     from holdfast.history.changes import Diff
     from holdfast.history.search import Search
+    from holdfast.model.steps import Step
     from holdfast.store import Store
 
 _FIRST, _MORE = 32, 256
 """How many checkpoints are read at a time: at first, so that something is seen at once, and then."""
+
+_USUAL = ("save", "update", "loop")
+"""The kinds that checkpoints have as a rule: they say nothing."""
 
 SHORTEST = 8
 """How many characters of an id are shown at least."""
@@ -55,6 +59,7 @@ class LogCommand(Command):
 @click.option("--first-parent", is_flag=True, help="Of a merge, follow its own branch only.")
 @click.option("--where", metavar="QUERY", help="Show those that a query finds; see holdfast help grep.")
 @click.option("-p", "--patch", is_flag=True, help="Show what each checkpoint changed.")
+@all_channels_option
 def log(
     session: Session,
     thread: str,
@@ -67,18 +72,24 @@ def log(
     first_parent: bool,
     where: str | None,
     patch: bool,
+    all_channels: bool,
 ) -> None:
     """Show the history of a thread, the latest checkpoint first.
 
     It starts at the latest checkpoint, at a REVISION (a branch, a name, the start of an id, HEAD~2, @{yesterday}), or
     with --all at the ends of all branches.
+
+    \b
+    holdfast log chat --oneline --graph --all
+    holdfast log chat -3 -p
+    holdfast log chat draft~2 --where 'role:human time>2h'
     """
     if (revision is not None) + (branch is not None) + everything > 1:
         raise Invalid("a history starts in one way", hint="Give a revision, --branch or --all")
     store = session.open()
     history = History(store, thread, first_parent, where)
     history.start(revision if branch is None else branch, everything)
-    shown = Shown(session, history, Options(oneline, graph, patch))
+    shown = Shown(session, history, Options(oneline, graph, patch, all_channels))
     left = limit
     for entry in history.entries():
         if left == 0:
@@ -98,6 +109,7 @@ class Options(NamedTuple):
     oneline: bool = False
     graph: bool = False
     patch: bool = False
+    all_channels: bool = False
 
 
 class Entry(NamedTuple):
@@ -237,9 +249,13 @@ class Shown:
         head = f"{style(safe(entry.short), 'yellow')}{self._labelled(entry.labels)}"
         if visit.step is None:
             return f"{head} {style('damaged', 'red')}: {safe(first_line(visit.damage))}"
-        said = ", ".join(safe(each) for each in summary(visit.step)) or "no change"
-        kind = "" if point.kind in ("save", "update") else f"{safe(point.kind)}: "
-        return f"{head} {kind}{said} {style(f'({ago(to_datetime(point.time), self._now)})', 'green')}"
+        kind = "" if point.kind in _USUAL else f"{safe(point.kind)}: "
+        what, words = self._changed(visit.step), safe(said(visit.step))
+        what = f"{words} {style(f'[{what}]', 'dim')}" if words else what
+        return f"{head} {kind}{what} {style(f'({ago(to_datetime(point.time), self._now)})', 'green')}"
+
+    def _changed(self, step: Step) -> str:
+        return ", ".join(map(safe, summary(step, hidden=self._options.all_channels))) or "no change"
 
     def _paragraph(self, entry: Entry) -> Iterator[str]:
         visit, style = entry.visit, self._out.style
@@ -258,14 +274,21 @@ class Shown:
         if point.metadata:
             yield f"Metadata: {safe(cut(point.metadata, 400))}"
         yield ""
-        yield f"    {', '.join(safe(each) for each in summary(visit.step)) or 'no change'}"
+        if words := said(visit.step):
+            yield f"    {safe(words)}"
+        yield f"    {self._changed(visit.step)}"
 
     def _patch(self, entry: Entry) -> list[str]:
         if not self._options.patch or entry.visit.step is None:
             return []
         from holdfast.cli.patches import painted
 
-        return ["", *("    " + painted(self._out, line) if line else "" for line in self._difference(entry).lines())]
+        try:
+            found = self._difference(entry)
+        except NotFound as gone:
+            return ["", f"    ({safe(gone.what)})"]  # what it changed is not known any more; the others are shown
+        found = found if self._options.all_channels else found.without_internal()
+        return ["", *("    " + painted(self._out, line) if line else "" for line in found.lines())]
 
     # As programs read it --------------------------------------------------------------------------------------
 
@@ -290,7 +313,10 @@ class Shown:
         codec = self._history.store.engine.ground.codec
         record |= {"metadata": codec.unpack(step.header.metadata), "changed": changed(step)}
         if self._options.patch:
-            record["patch"] = self._difference(entry).patch()
+            try:
+                record["patch"] = self._difference(entry).patch()
+            except NotFound:
+                record["patch"] = None  # what it follows was pruned
         return record
 
     def _difference(self, entry: Entry) -> Diff:

@@ -29,6 +29,7 @@ callback for long work, `session.confirm(question, yes=yes)` asks before somethi
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -224,8 +225,13 @@ def cli(context: click.Context) -> None:
     context.ensure_object(Session)
 
 
+_GARBAGE = 20_000
+"""After how many new objects Python looks for garbage. Loading a command makes many, and none of them is any."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code. What goes wrong is told on stderr."""
+    gc.set_threshold(_GARBAGE)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETE in os.environ:
         from holdfast.cli.completion import complete

@@ -49,6 +49,10 @@ def merge(
     What THEIRS, a branch or any other revision, changed since the common ancestor is brought into --into, in a
     checkpoint with two parents. Where both sides changed the same thing differently nothing is saved, unless it is
     settled: by a strategy, by place, or by you.
+
+    \b
+    holdfast merge chat draft
+    holdfast merge chat draft --into main -s union
     """
     store = session.open(write=True)
     ways: Any = dict(map(_way, resolve))

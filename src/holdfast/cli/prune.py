@@ -135,12 +135,8 @@ def _policy(rules: dict[str, Any]) -> Any:
     }
     if len(given) == 3 and given["max_bytes"] is None and given["max_thread_bytes"] is None:
         return None
-    zone = None
-    if rules["local_days"]:
-        from datetime import datetime
-
-        zone = datetime.now().astimezone().tzinfo
-    return Retention(**given, zone=zone or UTC)
+    # None, and not the zone of now: that would be an hour off for the other half of the year.
+    return Retention(**given, zone=None if rules["local_days"] else UTC)
 
 
 def _unseen(thread: PrunedThread) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completing import REVISION, THREAD, branch_names
-from holdfast.cli.frame import Session, command
+from holdfast.cli.frame import Session, all_channels_option, command
 from holdfast.cli.records import checkpoint_record, encode, plain
-from holdfast.cli.text import ago, local, safe
+from holdfast.cli.text import ago, local, plural, safe
 from holdfast.cli.values import ALL, ROOM, Room, Values
+from holdfast.engine.projected import is_hidden
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.paths import parse_path, path_text
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--path", metavar="PATH", help="Show what is at a place, such as messages[-1].content.")
 @click.option("--full", is_flag=True, help="Do not shorten long values.")
 @click.option("--no-state", is_flag=True, help="Show the header only.")
+@all_channels_option
 def show(
     session: Session,
     thread: str,
@@ -36,11 +38,16 @@ def show(
     path: str | None,
     full: bool,
     no_state: bool,
+    all_channels: bool,
 ) -> None:
     """Show a checkpoint and its state.
 
     REVISION is the latest checkpoint (HEAD) unless another is named: a branch, a name, the start of an id, HEAD~2,
     #12, @{yesterday}.
+
+    \b
+    holdfast show chat HEAD~1
+    holdfast show chat --path 'messages[-1].content'
     """
     if (path is not None) + bool(channels) + no_state > 1:
         raise Invalid("a part of the state is named in one way", hint="Give --path, --channel or --no-state")
@@ -66,11 +73,18 @@ def show(
     out.page()
     for line in _header(session, store, checkpoint):
         out.line(line)
+    if no_state:
+        return
     values = Values(out, ALL if full else ROOM)
-    for name in () if no_state else names:
+    shown = names if channels or all_channels else [name for name in names if not is_hidden(name)]
+    for name in shown:
         out.line()
         for line in _channel(values, checkpoint.state, name, ALL if full else ROOM):
             out.line(line)
+    if len(shown) < len(names):
+        out.line()
+        left_out = plural(len(names) - len(shown), "internal channel")
+        out.line(out.style(f"… {left_out} (--all-channels shows all)", "dim"))
 
 
 def at_path(state: LazyState, path: Sequence[Any]) -> Any:

@@ -25,7 +25,11 @@ class _Sums:
 
 @command("stats")
 def stats(session: Session) -> None:
-    """Show the store in figures: threads, steps, bytes, and how it is doing."""
+    """Show the store in figures: threads, steps, bytes, and how it is doing.
+
+    \b
+    holdfast stats --json | jq .store_bytes
+    """
     store = session.open()
     figures, status = store.stats(), store.status()
     sums = _Sums()

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from holdfast.cli.records import encode
+from holdfast.cli.text import cut, first_line
+from holdfast.cli.values import tool_calls
 from holdfast.codec import default_codec
+from holdfast.engine.projected import is_hidden
+from holdfast.engine.readable import messages
 from holdfast.errors import HoldfastError
+from holdfast.model.objects import is_pointer
 from holdfast.model.operations import Change, EditList, EditMap, Keep, Operation, Set
 from holdfast.model.packed import as_items, as_map
 from holdfast.model.steps import Step
 
 _SHORT = 24
 """Up to so many bytes, a value is shown."""
+
+_SAID = 60
+"""How many columns of what a message says are shown."""
 
 
 def channel_name(packed: bytes) -> str:
@@ -26,10 +34,43 @@ def changed(step: Step) -> list[str]:
     return [channel_name(key) for key, _ in step.edit.put] + [channel_name(key) for key in step.edit.removed]
 
 
-def summary(step: Step) -> list[str]:
-    """The same, each with how much of it: `messages +2`, `plan ~1`, `count=3`, `-draft`."""
-    named = [f"{channel_name(key)}{_amount(operation)}" for key, operation in step.edit.put]
-    return named + [f"-{channel_name(key)}" for key in step.edit.removed]
+def summary(step: Step, *, hidden: bool = False) -> list[str]:
+    """The same, each with how much of it: `messages +2`, `plan ~1`, `count=3`, `-draft`. The frameworks' own channels
+    are left out unless the `hidden` ones are asked for."""
+    put = [(channel_name(key), _amount(operation)) for key, operation in step.edit.put]
+    removed = [(channel_name(key), "-") for key in step.edit.removed]
+    shown = [f"{name}{amount}" for name, amount in put if hidden or not is_hidden(name)]
+    shown += [f"{sign}{name}" for name, sign in removed if hidden or not is_hidden(name)]
+    return shown or (["only internal channels"] if put or removed else [])
+
+
+def said(step: Step) -> str:
+    """The first words of the last message that a step brought, and whose they are: `assistant: Next is abc.` Empty if
+    it brought none."""
+    for key, operation in step.edit.put:
+        item, name = _last(operation), channel_name(key)
+        if item is None or is_pointer(item) or is_hidden(name):
+            continue
+        try:
+            found = messages(name, [item])
+        except HoldfastError:
+            continue  # the step can be read, and says itself how much it changed
+        if found:
+            (message,) = found
+            who = " ".join(filter(None, (message.role, message.name)))
+            if text := first_line(message.content):
+                return cut(f"{who}: {text}" if who else text, _SAID)
+            return next((cut(f"{who} calls {call}", _SAID) for call in tool_calls(message)), "")
+    return ""
+
+
+def _last(operation: Operation) -> bytes | None:
+    """The last of the items that an operation puts into a list."""
+    if isinstance(operation, EditList):
+        put = [part for part in operation.parts if not isinstance(part, Keep | Change) and part]
+        return put[-1][-1] if put else None
+    items = as_items(operation.value) if isinstance(operation, Set) else None
+    return items[-1] if items else None
 
 
 def _amount(operation: Operation) -> str:

@@ -44,6 +44,10 @@ def threads(
     """List the threads: their steps, branches, size, and when they changed last.
 
     PATTERN is the start of their names, or a pattern in which * stands for anything.
+
+    \b
+    holdfast threads 'support-*' --sort size -n 10
+    holdfast threads --where 'steps>100 updated>7d'
     """
     store = session.open()
     found = _found(store, pattern, where)
@@ -63,7 +67,7 @@ def threads(
         for thread in found:
             out.line(safe(thread.thread))
         return
-    _table(session, found)
+    _table(session, found, "There are no threads." if not pattern and where is None else "No thread matches.")
 
 
 def _found(store: Store, pattern: str, where: str | None) -> Iterator[Thread]:
@@ -81,14 +85,14 @@ def _found(store: Store, pattern: str, where: str | None) -> Iterator[Thread]:
         after = page[-1].thread
 
 
-def _table(session: Session, found: Iterator[Thread]) -> None:
+def _table(session: Session, found: Iterator[Thread], none: str) -> None:
     now = datetime.now(UTC)
     widths: list[int] = []
     while True:
         page = list(islice(found, _PAGE))
         if not page:
             if not widths:
-                session.note("There are no threads.")
+                session.note(none)
             return
         rows = [
             (each.thread, f"{each.steps:,}", str(each.branches), size(each.bytes), ago(each.updated, now))

@@ -74,19 +74,8 @@ class Values:
 
     def _calls(self, message: Message) -> Iterator[str]:
         """The tools that a message calls."""
-        from msgspec.json import decode
-
-        tree = decode(message.json)
-        calls = tree.get("tool_calls") if isinstance(tree, dict) else None
-        for call in calls if isinstance(calls, list) else ():
-            if not isinstance(call, dict):
-                continue
-            function = call.get("function")
-            called = function if isinstance(function, dict) else call
-            arguments = called.get("args", called.get("arguments", {}))
-            text = arguments if isinstance(arguments, str) else encode(arguments)
-            shown = self._cut(f"{called.get('name', '')}({text})")
-            yield f"{_INDENT * 2}{self._out.style('calls', 'yellow')} {safe(shown)}"
+        for call in tool_calls(message):
+            yield f"{_INDENT * 2}{self._out.style('calls', 'yellow')} {safe(self._cut(call))}"
 
     def _entry(self, title: str, tree: Any, indent: str, length: int | None = None) -> Iterator[str]:
         if isinstance(tree, dict | list) and tree:
@@ -132,3 +121,17 @@ class Values:
         if len(text) <= room:
             return text
         return f"{text[:room]}… ({len(text):,} characters)"
+
+
+def tool_calls(message: Message) -> Iterator[str]:
+    """The tools that a message calls, as in `search({"q":"cats"})`."""
+    from msgspec.json import decode
+
+    tree = decode(message.json)
+    calls = tree.get("tool_calls") if isinstance(tree, dict) else None
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            function = call.get("function")
+            called = function if isinstance(function, dict) else call
+            arguments = called.get("args", called.get("arguments", {}))
+            yield f"{called.get('name', '')}({arguments if isinstance(arguments, str) else encode(arguments)})"

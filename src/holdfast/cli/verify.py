@@ -41,6 +41,10 @@ def verify(
     """Check that everything is as it was written.
 
     Exits with 0 if all is well, with 5 if something is damaged, with 6 if there are notices only.
+
+    \b
+    holdfast verify
+    holdfast verify chat --level decode
     """
     store = session.open()
     known = _heads(heads_file)
@@ -66,7 +70,11 @@ def verify(
 @command("heads")
 @click.argument("file")
 def heads(session: Session, file: str) -> None:
-    """Export where the threads end, to detect a cut-off end later."""
+    """Export where the threads end, to detect a cut-off end later.
+
+    \b
+    holdfast heads heads.json && holdfast verify --heads heads.json
+    """
     found = session.open().heads()
     found.save(file)
     if session.json:
@@ -122,6 +130,10 @@ def repair(
     """Mend what is damaged, from a copy or by salvage.
 
     Damaged rows go to quarantine, and damaged files are kept under another name. Exits with 5 if damage is left.
+
+    \b
+    holdfast repair --dry-run
+    holdfast repair --from sqlite:///copy.db
     """
     known = _heads(heads_file)
     if not dry_run:

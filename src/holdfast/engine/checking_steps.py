@@ -20,8 +20,8 @@ from holdfast.errors import Corrupt, HoldfastError
 from holdfast.model.large import pointers
 from holdfast.model.steps import Step
 
-_STUB = (0, "pruned", "", 0)
-"""What a stub has for revision, kind, metadata and tail."""
+_STUB = (0, "pruned", 0)
+"""What a stub has for revision, kind and tail."""
 
 
 class StepCheck:
@@ -138,7 +138,7 @@ class StepCheck:
             self._wrong(point, "depth", point.depth, 0)
         if point.pruned:
             self.check.stubs += 1
-            if (point.revision, point.kind, point.metadata, point.tail) != _STUB or row.body:
+            if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._says_merged(point):
                 self.check.spoil(
                     self.check.add(Code.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
                 )
@@ -153,6 +153,15 @@ class StepCheck:
             self._wrong(point, "tail", point.tail, "0 or 1")
         if self.check.deep:
             self._open(row, point, parent)
+
+    def _says_merged(self, stub: Point) -> bool:
+        """Whether a stub says what it merged, or nothing; what it says is looked at with the other merges."""
+        try:
+            merged = stub.merged
+        except Corrupt:
+            return False
+        self._merged += ((stub, parent[:2], parent.commit) for parent in merged)
+        return bool(merged) or not stub.metadata
 
     def _has_base(self, point: Point) -> bool:
         branch = self.check.branches.get(point.branch)

@@ -18,7 +18,7 @@ from holdfast.engine.findings import Code
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Point, open_fold, open_step
 from holdfast.engine.states import Held, States
-from holdfast.errors import HoldfastError
+from holdfast.errors import Corrupt, Invalid, Unsupported
 from holdfast.model.drafts import EMPTY
 from holdfast.model.nodes import Origin
 from holdfast.model.objects import is_pointer
@@ -28,6 +28,9 @@ from holdfast.model.steps import Step
 
 _CACHE_BYTES = 16 << 20
 """Of its own: what is remembered elsewhere may be sound where the store is not."""
+
+_UNDECODABLE = (Corrupt, Invalid, Unsupported, RecursionError)
+"""What says something about stored bytes, and not about a store that cannot be reached."""
 
 
 class Decoding:
@@ -88,7 +91,7 @@ class Decoding:
         folded = Held(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
         try:
             same = await self._same(before, folded) if before is not None else await self._read(folded)
-        except (HoldfastError, RecursionError) as error:
+        except _UNDECODABLE as error:
             self._add(point, str(error))
             return None
         if not same:
@@ -131,7 +134,7 @@ class Decoding:
         """Why a state cannot be put together, if it cannot."""
         try:
             await self._states.fold(self._line, held)
-        except (HoldfastError, RecursionError) as error:
+        except _UNDECODABLE as error:
             return error
         return None
 
@@ -144,7 +147,7 @@ class Decoding:
                 if is_pointer(packed):
                     value = (await self._states.large(self._line, [packed]))[packed]
                 codec.unpack(value)
-        except (HoldfastError, RecursionError) as error:
+        except _UNDECODABLE as error:
             self._add(point, str(error))
 
     def _add(self, point: Point, what: str) -> None:

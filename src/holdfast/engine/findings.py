@@ -78,6 +78,7 @@ class Code(StrEnum):
     RENAMED_BRANCH = "renamed-branch"
     CHANGED_NAMES = "changed-names"
     CHANGED_WRITES = "changed-writes"
+    NOT_COMPARED = "not-compared"
 
 
 _NOTICES = frozenset(
@@ -92,6 +93,7 @@ _NOTICES = frozenset(
         Code.RENAMED_BRANCH,
         Code.CHANGED_NAMES,
         Code.CHANGED_WRITES,
+        Code.NOT_COMPARED,
     }
 )
 _REMAKEABLE = frozenset({Code.STALE_ROWS, Code.STALE_WORDS})

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from holdfast.engine.records import Branch
+from holdfast.engine.records import HINT, Branch
+from holdfast.errors import Corrupt
 
 
 class Place(NamedTuple):
@@ -24,6 +25,9 @@ class Layout:
 
     def __init__(self, branches: Iterable[Branch]) -> None:
         self._bases = {each.branch: Place(each.base_branch, each.base_length - 1) for each in branches}
+        for branch, base in self._bases.items():
+            if base.branch >= branch and base.seq >= 0:  # a branch starts from one that was there before it
+                raise Corrupt(f"branch {branch} is said to start from branch {base.branch}", hint=HINT)
         self._before: dict[int, int] = {0: 0}
 
     def base(self, branch: int) -> Place | None:

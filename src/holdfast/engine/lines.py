@@ -491,10 +491,12 @@ class Lines:
         row = Row((*line, kind, name, "" if kind == NAME else id), (id, self._ground.clock()))
         change = Create(REFS, row) if kind == NAME and not move else Put(REFS, row)
         while True:
-            point = await self.find(line, id)
-            conditions = [self.unchanged(line, await self.info(line)), self.there(line, point)]
+            # As a new version: whoever prunes meanwhile has to choose again, knowing of it.
+            info = await self.info(line)
+            conditions = [*self.renewed(line, info), self.there(line, await self.find(line, id))]
             failed = await self._backend.apply([*conditions, change])
             if failed is None:
+                self._ground.cache.drop(("line", line))
                 return
             if failed == len(conditions):
                 owners = [owner for _, owner in await self.refs(line, kind, name)]

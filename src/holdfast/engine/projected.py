@@ -106,9 +106,13 @@ def nothing_shown(line: Line) -> list[Change]:
     return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]
 
 
+_HIDDEN = ("__", "branch:to:", "join:")
+"""How such names start: those of the frameworks' own channels, and LangGraph's for what runs next."""
+
+
 def is_hidden(name: str) -> bool:
-    """Whether a channel is a framework's own."""
-    return name.startswith("__")
+    """Whether a channel is a framework's own, and none of the user's: what people look at leaves it out."""
+    return name.startswith(_HIDDEN)
 
 
 def chain_to(made: Sequence[Made], latest: Made) -> list[Made]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import MsgspecError
+from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.port import Row
@@ -15,7 +18,7 @@ from holdfast.codec.envelope import Content, Context, unwrap, wrap
 from holdfast.errors import Corrupt, HoldfastError, Invalid, TooLarge
 from holdfast.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.model.objects import PIECE, Pointer, join, parse_pointer, split
-from holdfast.model.steps import Step
+from holdfast.model.steps import Parent, Step
 
 
 class Line(NamedTuple):
@@ -44,6 +47,10 @@ def check_name(text: object, what: str) -> str:
             hint="Use a shorter name, or a digest of this one",
         )
     return text
+
+
+MERGE, PRUNED = "merge", "pruned"
+"""The kinds of a step that has several parents, and of what is left of one that was pruned."""
 
 
 class Info(NamedTuple):
@@ -84,9 +91,24 @@ class Point(NamedTuple):
         """Whether this only stands where a step was."""
         return not self.id
 
-    def stub(self) -> Point:
-        """What stands for the step once it is pruned: that there was one, when, and its hash."""
-        return self._replace(id="", revision=0, kind="pruned", metadata="", tail=0, size=0)
+    def stub(self, merged: Sequence[Parent] = ()) -> Point:
+        """What stands for the step once it is pruned: that there was one, when, its hash, and what it merged."""
+        kept = self.metadata if self.pruned else ""
+        if merged:
+            kept = encode_json([[parent.branch, parent.seq, parent.commit.hex()] for parent in merged]).decode()
+        return self._replace(id="", revision=0, kind=PRUNED, metadata=kept, tail=0, size=0)
+
+    @property
+    def merged(self) -> tuple[Parent, ...]:
+        """Of a stub, the further parents of the merge that it stands for; none, if it stands for no merge."""
+        if not self.pruned or not self.metadata:
+            return ()
+        try:
+            parents = decode_json(self.metadata, type=list[tuple[int, int, str]])
+            return tuple(Parent(branch, seq, bytes.fromhex(commit)) for branch, seq, commit in parents)
+        except (MsgspecError, ValueError):
+            what = f"what a pruned merge is said to have merged cannot be read: {self.metadata[:80]!r}"
+            raise Corrupt(what, where=f"branch {self.branch}, number {self.seq}", hint=HINT) from None
 
 
 class Branch(NamedTuple):

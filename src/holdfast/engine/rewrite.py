@@ -8,7 +8,7 @@ nobody reads until the next rewrite sweeps them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -21,7 +21,7 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.lines import Lines
 from holdfast.engine.projection import Projector
 from holdfast.engine.protected import PIN, unheld
-from holdfast.engine.records import Branch, Info, Line, Point, fold_row, node_row, object_rows, open_step
+from holdfast.engine.records import MERGE, Branch, Info, Line, Point, fold_row, node_row, object_rows, open_step
 from holdfast.engine.rehearsal import Rehearsal
 from holdfast.engine.states import Held, States
 from holdfast.engine.walks import Walk
@@ -30,7 +30,7 @@ from holdfast.engine.words import Indexer
 from holdfast.errors import Conflict, Corrupt
 from holdfast.model.large import pointers
 from holdfast.model.nodes import MapRoot, Origin
-from holdfast.model.steps import Step
+from holdfast.model.steps import Parent, Step
 from holdfast.model.trees import MissingNode
 
 _FEW = 8
@@ -150,7 +150,8 @@ class Rewriter:
             guards = await unheld(self._backend, [line])
             carried = await self._deltas.carried(line, points, branches, choice.dropped)
             choice = choice._replace(changes=[*choice.changes, *carried])
-        walk = Walk(line, info, branches, choice.dropped, points, choice.closed)
+        merges = await self._merges(line, points or (), choice.dropped)
+        walk = Walk(line, info, branches, choice.dropped, points, choice.closed, merges)
         with Rehearsal() as rehearsal:
             walk.rehearsal = rehearsal if lease is None else None
             return await self._walked(walk, lease, guards, choice, weighed=weighed)
@@ -194,6 +195,20 @@ class Rewriter:
                 return None
         await self._sweep(line, walk.fresh, lease)
         return Outcome(freed, walk.size)
+
+    async def _merges(
+        self, line: Line, points: Sequence[Point], dropped: Set[tuple[int, int]]
+    ) -> dict[tuple[int, int], Sequence[Parent]]:
+        """What the merges among the steps that go have merged, which their stubs keep."""
+        merges: dict[tuple[int, int], Sequence[Parent]] = {}
+        keys = [(*line, *point[:2]) for point in points if point.kind == MERGE and point[:2] in dropped]
+        async for row in found_rows(self._backend, STEPS, keys):
+            try:
+                step = open_step(line, row, self._ground.max_bytes)
+            except Corrupt:
+                continue  # it goes all the same; what it merged cannot be told any more
+            merges[Point.of(row)[:2]] = step.header.parents[1:]
+        return merges
 
     async def _after_gaps(self, walk: Walk) -> list[tuple[Point, Step]]:
         """The steps that stay and follow some that go."""

@@ -28,6 +28,10 @@ Path: TypeAlias = tuple[str | int, ...]
 AROUND = 256
 """Of a long text that was changed in places, so many characters around each are looked at, and the words there."""
 
+_PARTS = (("content",), ("tool_calls",), ("invalid_tool_calls",))
+"""The lists in a message whose items say in `type` what they are, as in `tool_call`. Nobody said that, so that it is no
+text."""
+
 _decode = Decoder().decode
 
 
@@ -287,9 +291,11 @@ def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[Text]:
 def _entries(path: Path, entries: Iterable[tuple[Any, Any]], role: str, said: bool) -> Iterator[Text]:
     entries = [(key if type(key) is str else _key_text(key), item) for key, item in entries]
     own = _message_role(dict(entries))
+    part = role != "" and own is None and type(path[-1]) is int and path[-2:-1] in _PARTS
     for key, item in entries:
         if own is None:
-            yield from _value((*path, key), item, role, said and key == "text")
+            if not part or key != "type":
+                yield from _value((*path, key), item, role, said and key == "text")
         elif key not in ("role", "type"):
             yield from _value((*path, key), item, own, key == "content")
 

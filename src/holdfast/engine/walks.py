@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 
 from holdfast.backends.port import Change, Delete, Put, Row
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, STEPS, Key
@@ -11,6 +12,7 @@ from holdfast.engine.rehearsal import Rehearsal
 from holdfast.engine.states import Held
 from holdfast.engine.weights import Balance
 from holdfast.model.drafts import EMPTY
+from holdfast.model.steps import Parent
 
 FIRST = Branch(0, 0, 0, 0, "")
 """Stands for the branch that has no row."""
@@ -19,7 +21,8 @@ FIRST = Branch(0, 0, 0, 0, "")
 class Walk:
     """How far a rewrite has come.
 
-    `points` are the steps of which `dropped` go; without them, none does.
+    `points` are the steps of which `dropped` go; without them, none does. `merges` are those of them that are merges,
+    with their further parents.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class Walk:
         dropped: Set[tuple[int, int]],
         points: Sequence[Point] | None,
         closed: int = 0,
+        merges: Mapping[tuple[int, int], Sequence[Parent]] = MappingProxyType({}),
     ) -> None:
         self.line = line
         self.info = info
@@ -39,8 +43,12 @@ class Walk:
         self._closed = closed
         self.known: dict[int, list[Point]] = {}
         """The steps that there were when it was chosen which of them go, by branch."""
+        self._merges = dict(merges)
+        """Merges that go, or went before, and their further parents."""
         for point in points or ():
             self.known.setdefault(point.branch, []).append(point)
+            if point.merged:
+                self._merges[point[:2]] = point.merged
         self.done: dict[int, int] = {}
         """How many steps of each branch are done."""
         self.folds: list[Row] = []
@@ -154,7 +162,8 @@ class Walk:
                         continue
                     stubs += 1
                     last = point.seq == lengths[number] - 1
-                    stub = point.stub()._replace(size=self._sizes.get(number, 0) if last else 0)
+                    stub = point.stub(self._merges.get(point[:2], ()))
+                    stub = stub._replace(size=self._sizes.get(number, 0) if last else 0)
                     if last or not point.pruned:
                         steps[point[:2]] = stub.row(self.line, b"")
             self.fresh = self.fresh._replace(pruned=stubs)
@@ -169,9 +178,20 @@ class Walk:
     def _kept_lengths(self) -> dict[int, int]:
         """How many places of each branch are still needed: by its own steps, by merges, or by branches that start from
         them."""
+        merged = set(self.merged)
+        while True:
+            lengths = self._lengths(merged)
+            # What is left of a merge says what it merged, and that stays to be found as well.
+            stubs = [parents for (number, seq), parents in self._merges.items() if seq < lengths[number]]
+            more = {parent[:2] for parents in stubs for parent in parents} - merged
+            if not more:
+                return lengths
+            merged |= more
+
+    def _lengths(self, merged: Set[tuple[int, int]]) -> dict[int, int]:
         lengths = {number: point.seq + 1 for number, (point, _) in self._ends.items()}
         lengths = {branch.branch: lengths.get(branch.branch, 0) for branch in self.branches}
-        for number, seq in self.merged:
+        for number, seq in merged:
             if number in lengths:
                 lengths[number] = max(lengths[number], seq + 1)
         for branch in reversed(self.branches[1:]):

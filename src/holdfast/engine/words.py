@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Get, Put, Row, Scan
-from holdfast.backends.spaces import REFS, STEPS, WORDS, Key, Words
+from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.spaces import REFS, STEPS, WORDS, Key, Scalar, Words
 from holdfast.engine.ground import Ground
 from holdfast.engine.layout import Place
 from holdfast.engine.lines import Lines, index_key
@@ -50,8 +51,13 @@ BUILDING, ON = "building", "on"
 _PAGE = 256
 """How many steps are read at a time."""
 
+_CLEARED = 100
+"""Of how many threads the rows are removed at a time."""
+
 _ATTEMPTS = 100
 """How often rows are made again because the thread was rewritten meanwhile."""
+
+_Mark: TypeAlias = "tuple[Scalar, ...]"
 
 Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 """Told from time to time how much is done, of how much if that is known, and what was done last."""
@@ -173,24 +179,38 @@ class Indexer:
 
     async def state(self, tenant: str) -> str:
         """What the mark of a tenant says; empty if there is none, or the store cannot look for words."""
-        if not self._backend.capabilities.words:
-            return ""
+        mark = await self._mark(tenant) if self._backend.capabilities.words else None
+        return "" if mark is None else str(mark[0])
+
+    async def _mark(self, tenant: str) -> _Mark | None:
         (rows,) = await self._backend.read([Get(REFS, [index_key(tenant)])])
         self._lines.note_index(tenant, bool(rows))
-        return str(rows[0].columns[0]) if rows else ""
+        return rows[0].columns if rows else None
 
-    async def _mark(self, tenant: str, state: str) -> None:
-        await self._backend.apply([Put(REFS, Row(index_key(tenant), (state, self._ground.clock())))])
+    async def _set_mark(self, tenant: str, was: _Mark | None, state: str) -> bool:
+        """Set the mark, unless somebody else did."""
+        key = index_key(tenant)
+        fresh = Row(key, (state, self._ground.clock()))
+        if await self._backend.apply([Expect(REFS, key, was), Put(REFS, fresh)]) is not None:
+            return False
         self._lines.note_index(tenant, True)
+        return True
 
     async def drop(self, tenant: str) -> bool:
         """Keep no index any more, and remove what there is of it. False if there was none."""
-        was = await self.state(tenant)
+        was = await self._mark(tenant)
         await self._backend.apply([Delete(REFS, index_key(tenant))])
         self._lines.note_index(tenant, False)
-        for line in await self._lines.names(tenant):
-            await self._backend.apply([Delete(WORDS, tuple(line))])
-        return bool(was)
+        await self._clear(tenant)
+        return was is not None
+
+    async def _clear(self, tenant: str) -> None:
+        """Remove all rows, as long as nobody begins to make new ones."""
+        lines, unmarked = await self._lines.names(tenant), Expect(REFS, index_key(tenant), None)
+        for start in range(0, len(lines), _CLEARED):
+            gone = [Delete(WORDS, tuple(line)) for line in lines[start : start + _CLEARED]]
+            if await self._backend.apply([unmarked, *gone]) is not None:
+                return
 
     # For whole threads ----------------------------------------------------------------------------------------
 
@@ -205,29 +225,48 @@ class Indexer:
                 where=self._backend.url,
                 hint="Searching works without, and reads every checkpoint it looks at",
             )
-        if await self.state(tenant) != ON:
-            await self._mark(tenant, BUILDING)
-        done, steps = 0, 0
+        mark = await self._mark(tenant)
+        if mark is None:
+            # What is left from an index that was dropped meanwhile may be out of date.
+            await self._clear(tenant)
+            await self._set_mark(tenant, None, BUILDING)
+            mark = await self._mark(tenant)
+        steps = 0
         seen: set[Line] = set()
+        while mark is not None:
+            steps += await self._build_all(tenant, seen, tell)
+            if await self._set_mark(tenant, mark, ON):
+                # Whoever began a thread before there was a mark, and has ended since.
+                steps += await self._build_all(tenant, seen, tell)
+                return Indexed(len(seen), steps)
+            # Others build it too, and were first; or it was dropped, and perhaps begun anew.
+            mark = await self._mark(tenant)
+            seen.clear()
+        raise Conflict(
+            "the index was removed while it was made", where=self._backend.url, hint="Call index() again to have one"
+        )
+
+    async def _build_all(self, tenant: str, seen: set[Line], tell: Progress | None) -> int:
+        """Make the rows of all threads that were not seen before."""
+        steps = 0
         while todo := [line for line in await self._lines.names(tenant) if line not in seen]:
             total = len(seen) + len(todo)
             for line in todo:
-                steps += await self.build_line(line)
-                done += 1
+                of_line = None if tell is None else partial(tell, len(seen), total)
+                steps += await self.build_line(line, tell=of_line)
+                seen.add(line)
                 if tell is not None:
-                    tell(done, total, line.name)
-            seen.update(todo)
-        await self._mark(tenant, ON)
-        return Indexed(done, steps)
+                    tell(len(seen), total, line.name)
+        return steps
 
     async def follow(self, line: Line) -> None:
         """Make the rows of a thread that came to be otherwise than step by step, if there is an index."""
         if await self.state(line.tenant):
             await self.build_line(line, renew=False)
 
-    async def build_line(self, line: Line, *, renew: bool = True) -> int:
+    async def build_line(self, line: Line, *, renew: bool = True, tell: Callable[[str], None] | None = None) -> int:
         """Make the rows of a thread that are missing, and remove those that are of no step. Returns how many steps got
-        theirs.
+        theirs. Of a long thread, `tell` is told how far it is.
 
         With `renew`, those who write to the thread look at it anew, and so see that there is an index.
         """
@@ -237,7 +276,7 @@ class Indexer:
             if memo is None:
                 return made
             try:
-                count, whole = await self._build(line, memo.info, renew=renew)
+                count, whole = await self._build(line, memo.info, renew=renew, tell=tell)
             except MissingNode:
                 self._ground.cache.forget(line)  # it was rewritten meanwhile, or else will be missing again
                 swept += 1
@@ -251,7 +290,9 @@ class Indexer:
             "the thread kept changing while its words were indexed", where=f"thread {line}", hint="Try again"
         )
 
-    async def _build(self, line: Line, info: Info, *, renew: bool) -> tuple[int, bool]:
+    async def _build(
+        self, line: Line, info: Info, *, renew: bool, tell: Callable[[str], None] | None
+    ) -> tuple[int, bool]:
         """How many steps got their rows, and whether all have."""
         missing, stale = await self._compared(line)
         if not missing and not stale:
@@ -263,6 +304,8 @@ class Indexer:
         self._ground.cache.drop(("line", line))
         made = 0
         for start in range(0, len(missing), _PAGE):
+            if tell is not None and start:
+                tell(f"{line.name}: {start:,} of {len(missing):,} steps")
             keys = missing[start : start + _PAGE]
             (rows,) = await self._backend.read([Get(STEPS, keys)])
             found: list[Change] = []

@@ -6,16 +6,15 @@ and only among the steps that the two sides do not share anyway.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.backends.port import Scan
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Layout, Place
-from holdfast.engine.records import Line, Point
-
-MERGE = "merge"
-"""The kind of a step that has several parents."""
+from holdfast.engine.records import MERGE, Line, Point
+from holdfast.model.steps import Parent
 
 _PAGE = 1000
 """How many steps are read at a time, without their bodies."""
@@ -90,15 +89,28 @@ class Ancestry:
             stop = min(start + _PAGE, last + 1)
             scan = Scan(STEPS, (*self._line, branch), (start,), (stop,), bodies=False)
             (rows,) = await self._backend.read([scan])
-            merges = [point for point in map(Point.of, rows) if point.kind == MERGE]
-            for head in await self._engine.heads.describe(self._line, merges):
-                found += (Place(*parent[:2]) for parent in head.header.parents[1:])
+            parents = await further_parents(self._engine, self._line, map(Point.of, rows))
+            found += (Place(parent.branch, parent.seq) for parent in parents)
             start = stop
         return found
 
     async def _points(self, places: list[Place]) -> list[Point]:
         found = await self._backend.read([Scan(STEPS, (*self._line, *place), bodies=False) for place in places])
         return [Point.of(row) for rows in found for row in rows]
+
+
+async def further_parents(engine: Engine, line: Line, points: Iterable[Point]) -> list[Parent]:
+    """What the merges among some steps have merged. Of those that were pruned, their stubs tell."""
+    found: list[Parent] = []
+    merges: list[Point] = []
+    for point in points:
+        if point.pruned:
+            found += point.merged
+        elif point.kind == MERGE:
+            merges.append(point)
+    for head in await engine.heads.describe(line, merges):
+        found += head.header.parents[1:]
+    return found
 
 
 def _reach(layout: Layout, place: Place) -> _Reach:

@@ -11,13 +11,15 @@ from holdfast.backends.port import Get
 from holdfast.backends.spaces import STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, Point
+from holdfast.engine.records import MERGE, PRUNED, Line, Point
 from holdfast.errors import NotFound
 from holdfast.history.changes import Change, as_changes
+from holdfast.history.crossing import Crossing
 from holdfast.history.edits import Path, decoded, tree_of
+from holdfast.history.looking import Found, Look
 from holdfast.history.paths import path_text
 from holdfast.history.revisions import resolve
-from holdfast.history.tracing import Found, Look, Touch, Tracer
+from holdfast.history.tracing import Touch, Tracer
 from holdfast.model import nodes, views
 from holdfast.model.trees import MissingNode
 
@@ -112,13 +114,25 @@ async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, li
 async def _one(
     engine: Engine, line: Line, tracer: Tracer, point: Point, path: Path, look: Look, found: Found
 ) -> list[Origin]:
-    origin = found.origin
-    async for touch in tracer.touches(point, path):
-        origin = touch.origin
-        break
-    writers = await _writers(engine, line, [origin])
+    origin = await tracer.written(point, path) or found.origin
+    (writer,) = await _crossed(engine, line, tracer, look, [path], [origin])
     value = decoded(engine.ground.codec, await look.tree(found))
-    return [Origin(path, value, writers[origin])]
+    return [Origin(path, value, writer)]
+
+
+async def _crossed(
+    engine: Engine, line: Line, tracer: Tracer, look: Look, paths: Sequence[Path], origins: Sequence[nodes.Origin]
+) -> list[Writer]:
+    """The checkpoints that wrote what is at some places; of what merges brought in, those on the other side."""
+    writers = await _writers(engine, line, origins)
+    merges = {origin for origin, writer in writers.items() if writer.kind in (MERGE, PRUNED)}
+    if not merges:
+        return [writers[origin] for origin in origins]
+    crossing = Crossing(engine, line, tracer)
+    pairs = zip(paths, origins, strict=True)
+    across = [await crossing.origin(look, path, at) if at in merges else at for path, at in pairs]
+    writers |= await _writers(engine, line, {origin for origin in across if origin not in writers})
+    return [writers[origin] for origin in across]
 
 
 async def _items(
@@ -126,11 +140,12 @@ async def _items(
 ) -> list[Origin]:
     items = await look.items(found, start, stop)
     origins = await tracer.item_origins(look, found, path, start, stop)
-    writers = await _writers(engine, line, origins)
+    places = [(*path, start + i) for i in range(len(items))]
+    writers = await _crossed(engine, line, tracer, look, places, origins)
     codec = engine.ground.codec
     return [
-        Origin((*path, start + i), decoded(codec, tree_of(item.value, {})), writers[origin])
-        for i, (item, origin) in enumerate(zip(items, origins, strict=True))
+        Origin(place, decoded(codec, tree_of(item.value, {})), writer)
+        for place, item, writer in zip(places, items, writers, strict=True)
     ]
 
 
@@ -138,13 +153,13 @@ async def _entries(
     engine: Engine, line: Line, tracer: Tracer, look: Look, path: Path, keys: Sequence[Any]
 ) -> list[Origin]:
     origins = await tracer.entry_origins(look, path, keys)
-    writers = await _writers(engine, line, origins)
+    places = [(*path, key) for key in keys]
+    writers = await _crossed(engine, line, tracer, look, places, origins)
     found = []
-    for key, origin in zip(keys, origins, strict=True):
-        there = await look.place((*path, key))
+    for place, writer in zip(places, writers, strict=True):
+        there = await look.place(place)
         if there is not None:
-            value = decoded(engine.ground.codec, await look.tree(there))
-            found.append(Origin((*path, key), value, writers[origin]))
+            found.append(Origin(place, decoded(engine.ground.codec, await look.tree(there)), writer))
     return found
 
 
@@ -203,7 +218,7 @@ async def _writers(engine: Engine, line: Line, origins: Iterable[nodes.Origin]) 
 
 def _writer(origin: nodes.Origin, point: Point | None, metadata: Mapping[str, Any]) -> Writer:
     if point is None:
-        return Writer("", origin.branch, origin.seq, None, "pruned", "", metadata, "")
+        return Writer("", origin.branch, origin.seq, None, PRUNED, "", metadata, "")
     by = next((value for name in _BY if type(value := metadata.get(name)) is str and value), "")
     time = to_datetime(point.time)
     return Writer(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)

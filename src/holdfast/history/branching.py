@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from holdfast.backends.port import Delete, Expect, Put, Scan
+from holdfast.backends.port import Delete, Expect, Get, Put, Scan
 from holdfast.backends.scanning import rows
 from holdfast.backends.spaces import BRANCHES, REFS, STEPS
 from holdfast.engine.append import Edit, Saving
@@ -19,8 +19,9 @@ from holdfast.engine.protected import PIN, unheld
 from holdfast.engine.records import Branch, Line, Point, check_name
 from holdfast.engine.rewrite import Choice
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
-from holdfast.history.ancestry import MERGE
+from holdfast.history.ancestry import further_parents
 from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
+from holdfast.history.revisions import MAIN_BRANCH
 from holdfast.model.diff import diff_maps
 
 SWITCH = "switch"
@@ -28,8 +29,6 @@ SWITCH = "switch"
 
 FORK = "fork"
 """The kind of a branch's first step, where it was made together with the branch."""
-
-_FIRST = Branch(0, 0, 0, 0, MAIN.name)
 
 
 class Described(NamedTuple):
@@ -47,18 +46,17 @@ async def describe(engine: Engine, line: Line) -> list[Described]:
     info = await engine.lines.info(line)
     others = await engine.lines.branches(line)
     main = "" if any(each.name == MAIN.name for each in others) else MAIN.name
-    every = [_FIRST._replace(created=info.created, name=main), *others]
+    every = [MAIN_BRANCH._replace(created=info.created, name=main), *others]
     bases = [Place(each.base_branch, each.base_length - 1) for each in every]
-    found = await engine.ground.backend.read(
+    starts, latest, *ends = await engine.ground.backend.read(
         [
+            Get(STEPS, [(*line, *base) for base in dict.fromkeys(bases) if base.seq >= 0]),
             Scan(STEPS, tuple(line), reverse=True, limit=1, by="id", bodies=False),
             *(Scan(STEPS, (*line, each.branch), reverse=True, limit=1, bodies=False) for each in every),
-            *(Scan(STEPS, (*line, *base), bodies=False) for base in bases if base.seq >= 0),
         ]
     )
-    points = [Point.of(rows[0]) if rows else None for rows in found]
-    newest, heads = points[0], points[1 : 1 + len(every)]
-    at = {Place(*point[:2]): point for point in points[1 + len(every) :] if point is not None}
+    newest, *heads = (Point.of(rows[0]) if rows else None for rows in (latest, *ends))
+    at = {Place(*point[:2]): point for point in map(Point.of, starts)}
     described = []
     for branch, base, own in zip(every, bases, heads, strict=True):
         start = at.get(base)
@@ -158,8 +156,10 @@ async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, 
     async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:
         nonlocal deleted
         deleted = await _judged(engine, line, branch, branches, points, force=force)
-        own = frozenset((point.branch, point.seq) for point in points if point.branch == branch.branch)
-        return Choice(own, closed=branch.branch)
+        # With their earlier revisions, wherever these are: nobody sees them, and would again.
+        ids = set(deleted.ids)
+        gone = frozenset(point[:2] for point in points if point.branch == branch.branch or point.id in ids)
+        return Choice(gone, closed=branch.branch)
 
     await engine.rewriter.rewrite(line, choose)
     await engine.ground.backend.tidy()
@@ -170,7 +170,8 @@ async def _judged(
     engine: Engine, line: Line, branch: Branch, branches: Sequence[Branch], points: Sequence[Point], *, force: bool
 ) -> Deleted:
     """What would go with a branch; an error if it may not."""
-    there = [point for point in points if point.branch == branch.branch and not point.pruned]
+    last = {point.id: point for point in sorted(points, key=lambda point: point.revision) if not point.pruned}
+    there = [point for point in points if point.branch == branch.branch and last.get(point.id) == point]
     ids = {point.id for point in there}
     (refs,) = await engine.ground.backend.read([Scan(REFS, tuple(line))])
     kinds: dict[str, list[str]] = {}
@@ -180,10 +181,10 @@ async def _judged(
     if PIN in kinds:
         raise Denied(f"a checkpoint of branch {branch.name!r} is pinned", where=f"thread {line}", hint="Unpin it first")
     if not force:
-        merges = [point for point in points if point.kind == MERGE and point.branch != branch.branch]
+        others = [point for point in points if point.branch != branch.branch]
         why = _started(branch, branches) or _marked(branch, kinds)
-        last = next((point for point in reversed(there) if point.kind != SWITCH), None)
-        if not why and last is not None and not await _is_merged(engine, line, last, merges):
+        end = next((point for point in reversed(there) if point.kind != SWITCH), None)
+        if not why and end is not None and not await _is_merged(engine, line, end, others):
             why = f"branch {branch.name!r} is not merged into another one: what it has would be lost"
         if why:
             raise Conflict(why, where=f"thread {line}", hint="Delete it all the same with force=True")
@@ -203,9 +204,8 @@ def _marked(branch: Branch, refs: dict[str, list[str]]) -> str:
     return ""
 
 
-async def _is_merged(engine: Engine, line: Line, head: Point, merges: Sequence[Point]) -> bool:
-    heads = await engine.heads.describe(line, merges)
-    merged = [parent for each in heads for parent in each.header.parents[1:]]
+async def _is_merged(engine: Engine, line: Line, head: Point, others: Sequence[Point]) -> bool:
+    merged = await further_parents(engine, line, others)
     return any(parent.branch == head.branch and parent.seq >= head.seq for parent in merged)
 
 

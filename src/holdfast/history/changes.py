@@ -12,6 +12,7 @@ from msgspec.json import encode
 
 from holdfast.codec import Codec
 from holdfast.codec.jsonform import from_json
+from holdfast.engine.projected import is_hidden
 from holdfast.engine.readable import Message, messages
 from holdfast.errors import Conflict, Invalid
 from holdfast.history import rendering
@@ -130,6 +131,11 @@ class Diff:
         listed = list(kinds.values())
         counts = (listed.count("add"), listed.count("change"), listed.count("remove"), listed.count("move"))
         return ChannelChanges(str(channel), "move" if not any(counts[:3]) else "change", *counts)
+
+    def without_internal(self) -> Diff:
+        """The same without channels that a framework keeps for itself, which are of no use to people."""
+        shown = [edit for edit in self._edits if not edit.path or not is_hidden(str(edit.path[0]))]
+        return Diff(self._codec, self.old, self.new, shown)
 
     def patch(self, *, test: bool = False) -> list[dict[str, Any]]:
         """The differences as JSON Patch (RFC 6902), over the JSON form of the states: `Codec.to_json`, with type marks.

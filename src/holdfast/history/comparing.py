@@ -10,6 +10,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held
+from holdfast.errors import NotFound
 from holdfast.history.changes import Compared, Diff
 from holdfast.history.edits import Edit, edits, pointers_in
 from holdfast.history.revisions import resolve
@@ -59,7 +60,14 @@ async def before(engine: Engine, spot: Spot) -> Spot:
     if not head.header.parents:
         return Spot(spot.line, None)
     parent = head.header.parents[0]
-    return Spot(spot.line, await engine.lines.find(spot.line, Place(parent.branch, parent.seq)))
+    try:
+        return Spot(spot.line, await engine.lines.find(spot.line, Place(parent.branch, parent.seq)))
+    except NotFound:
+        raise NotFound(
+            f"the checkpoint before {spot.point.id} was pruned",
+            where=f"thread {spot.line}",
+            hint="Name the checkpoint to compare it with; see log() for those that are there",
+        ) from None
 
 
 async def compare(engine: Engine, old: Spot, new: Spot | Mapping[str, Any], *, large: bool = False) -> Diff:

@@ -17,11 +17,10 @@ from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.deltas import KEPT, Unheld
 from holdfast.engine.heads import Head
-from holdfast.engine.layout import Place
 from holdfast.engine.lines import At, OnBranch
-from holdfast.engine.records import Line, Point
+from holdfast.engine.records import MERGE, Line, Point
 from holdfast.errors import Conflict, Invalid, Unsupported
-from holdfast.history.ancestry import MERGE, Ancestry, Common
+from holdfast.history.ancestry import Ancestry, Common
 from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.paths import parse_path, path_text
 from holdfast.history.revisions import Revisions
@@ -166,12 +165,14 @@ class _Merge:
         return point, point.id, OnConflict.REFUSE
 
     async def _saving(self, ours: Point, theirs: Point, common: Common) -> Saving:
-        base = await self._kept(common)
+        base = common.best
+        known = base is None or not base.pruned  # where histories have nothing in common, both start from nothing
+        base = base if known else None
         states = (await self._state(base), await self._state(ours), await self._state(theirs))
-        delta, sides = await self._delta((base, ours, theirs), states)
-        merged = merge_states(*states, self._resolver.settle)
+        delta, sides = await self._delta((base, ours, theirs), states, known=known)
+        merged = merge_states(states[0] if known else None, *states[1:], self._resolver.settle)
         if merged.clashes:
-            raise self._refused(ours, theirs, merged.clashes)
+            raise self._refused(ours, theirs, merged.clashes, known=known)
         state = without_follows(merged.state)
         for channel, side in sides.items():
             name = pack_name(channel)
@@ -201,23 +202,10 @@ class _Merge:
             return {}
         return await self._engine.lines.reading(self._line, point, partial(self._engine.states.values, self._line))
 
-    async def _kept(self, common: Common) -> Point | None:
-        """The common ancestor; if it was pruned, the last before it that was not. Any common one will do: what both
-        sides did since is the same."""
-        point = common.best
-        if point is None or not point.pruned:
-            return point
-        layout = await self._engine.lines.layout(self._line)
-        for end in layout.stretches(Place(point.branch, point.seq)):
-            kept = await self._engine.lines.last_kept(self._line, end)
-            if kept is not None:
-                return kept
-        return None
-
     # Delta channels -------------------------------------------------------------------------------------------
 
     async def _delta(
-        self, points: Sequence[Point | None], states: Sequence[PackedMap]
+        self, points: Sequence[Point | None], states: Sequence[PackedMap], *, known: bool
     ) -> tuple[Unheld, dict[str, int]]:
         """The delta channels, whose values only a graph knows: from which side each comes, and its history.
 
@@ -231,9 +219,9 @@ class _Merge:
                 (state.get(pack_name(channel)), each.histories.get(channel))
                 for state, each in zip(states, unheld, strict=True)
             )
-            if theirs in (base, ours) or self._strategy == "ours":
+            if theirs == ours or (known and theirs == base) or self._strategy == "ours":
                 sides[channel] = 1
-            elif ours == base or self._strategy == "theirs":
+            elif (known and ours == base) or self._strategy == "theirs":
                 sides[channel] = 2
             else:
                 raise Unsupported(
@@ -247,12 +235,15 @@ class _Merge:
                 taken.counters[channel], taken.histories[channel] = side.counters[channel], side.histories[channel]
         return taken, sides
 
-    def _refused(self, ours: Point, theirs: Point, clashes: Sequence[PackedClash]) -> Conflict:
+    def _refused(self, ours: Point, theirs: Point, clashes: Sequence[PackedClash], *, known: bool) -> Conflict:
         found = tuple(map(self._resolver.shown, clashes))
         named = ", ".join(clash.where for clash in found[:_SHOWN])
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        what = "both sides changed the same, differently"
+        if not known:
+            what = "the common ancestor was pruned, so nobody can tell which side changed what differs"
         error = Conflict(
-            f"both sides changed the same, differently: {named}{more}",
+            f"{what}: {named}{more}",
             where=f"checkpoints {ours.id} and {theirs.id} of thread {self._line}",
             hint="Settle it with a strategy ('ours', 'theirs', 'union') or a function",
         )

@@ -309,7 +309,7 @@ class _Parser:
     def _field(self, start: int, name: str) -> Field:
         if name not in FIELDS:
             near = get_close_matches(name.lower(), FIELDS, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(FIELDS)}"
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(FIELDS)}."
             raise self._wrong(f"there is no field {name!r}", start, f"{hint} To look for the text, quote it")
         if name == "meta":
             raise self._wrong("meta is followed by the name of an entry", start + len(name), "Such as meta.source=loop")

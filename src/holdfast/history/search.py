@@ -351,7 +351,7 @@ class Search:
         shown: list[Hit] = []
         found = hits(self._query, subject)
         if brought is not None:
-            order = sorted(found, key=lambda number: (not brought.texts[number].said, number))
+            order = sorted(found, key=lambda number: (_rank(brought.texts[number]), number))
             shown = [_hit(brought.texts[each], brought.fold(each).shown, found[each]) for each in order[:_HITS]]
         time = to_datetime(point.time)
         more = len(found) - len(shown)
@@ -418,6 +418,14 @@ def _by_id(refs: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
     for name, id in refs:
         found.setdefault(id, []).append(name)
     return found
+
+
+def _rank(text: Text) -> int:
+    """What comes first: what messages say, then other text of the user's, and last what else messages are kept with,
+    such as ids and what the model's provider tells."""
+    if text.said or not text.role:
+        return 0 if text.said else 1
+    return 1 if any(part in ("tool_calls", "content", "name") for part in text.path[1:]) else 2
 
 
 def _hit(text: Text, shown: str, spans: Spans) -> Hit:

@@ -14,39 +14,30 @@ from msgspec.json import encode
 
 from holdfast.backends.port import Get, Row, Scan
 from holdfast.backends.spaces import STEPS
-from holdfast.codec.jsonform import to_json
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Layout, Place
-from holdfast.engine.records import Line, Point, open_step
+from holdfast.engine.records import MERGE, Line, Point, open_step
 from holdfast.engine.states import Held
-from holdfast.history.aligning import fields_of, gaps
+from holdfast.history.aligning import gaps
 from holdfast.history.comparing import Spot, differences
-from holdfast.history.edits import NOTHING, Edit, Path, tree_of
+from holdfast.history.edits import NOTHING, Edit, Path
+from holdfast.history.looking import NOWHERE, Found, Look
+from holdfast.history.touching import Said, below, may_touch, opened_map, operation_at, place_before, within
 from holdfast.model import views
-from holdfast.model.drafts import Draft, MapDraft, as_dict, draft
 from holdfast.model.nodes import Item, Origin
-from holdfast.model.objects import is_pointer
-from holdfast.model.operations import Change, EditList, EditMap, Keep, LoadLarge, Operation, Set
-from holdfast.model.trees import Rounds, Workspace
+from holdfast.model.operations import Change, EditList, EditMap, Keep, Set
 
 T = TypeVar("T")
 
-_PAGE = 256
-"""How many steps are read at a time where each has to be looked at."""
+_FEW, _PAGE = 2, 256
+"""How many steps are read at a time where each has to be looked at: at first, and after a while."""
 
-_NOWHERE = Origin(0, 0)
+_SILENT = 16
+"""After so many steps that did not touch a place, its state is asked who did."""
 
-
-class Found(NamedTuple):
-    """What is at a place: the value, or in an object of a class its JSON form; and the step that wrote it."""
-
-    value: Draft | None
-    tree: Any
-    origin: Origin
-    items: int
-    """At which part of the path an item of a list stands; -1 if none does. What is below it was written with it."""
-    path: Path
-    """The path, with places in lists counted from the start."""
+_COMPARED = ("save", "input", "loop", MERGE, "restore", "switch")
+"""The kinds of steps that say what differs from the state before them. Others, such as updates, say what they were told
+to put, which may have been there."""
 
 
 class Touch(NamedTuple):
@@ -56,88 +47,6 @@ class Touch(NamedTuple):
     edits: tuple[Edit, ...]
 
 
-class Look:
-    """A state of which places are looked at."""
-
-    def __init__(self, engine: Engine, line: Line, point: Point) -> None:
-        self._engine = engine
-        self._line = line
-        self.point = point
-        self._held: Held | None = None
-        self._ws = Workspace()
-        self._draft: MapDraft | None = None
-
-    async def _state(self) -> tuple[Held, MapDraft]:
-        if self._held is None or self._draft is None:
-            held = await self._engine.states.hold(self._line, self.point)
-
-            async def drafted(load: LoadLarge) -> MapDraft:
-                rounds = draft(self._ws, held.root, held.tail, load)
-                return await self._engine.states.nodes(self._line, held, rounds)
-
-            self._held, self._draft = held, await self._engine.states.with_large(self._line, held, drafted)
-        return self._held, self._draft
-
-    async def nodes(self, rounds: Rounds[T]) -> T:
-        """What a computation over the state's nodes returns."""
-        held, _ = await self._state()
-        return await self._engine.states.nodes(self._line, held, rounds)
-
-    async def place(self, path: Path) -> Found | None:
-        """What is at a place; None if there is nothing."""
-        _, state = await self._state()
-        value: Draft = state
-        origin, items = _NOWHERE, -1
-        here: list[Any] = []
-        for depth, part in enumerate(path):
-            value = await self._fetched(value)
-            length = views.length(value)
-            entries = as_dict(value, origin)
-            if length is not None:
-                if type(part) is not int or not -length <= part < length:
-                    return None
-                start = part % length
-                here.append(start)
-                ((value, origin),) = await self.nodes(views.written_items(self._ws, value, origin, start, start + 1))
-                items = depth if items < 0 else items
-            elif entries is not None:
-                entry = await self.nodes(views.one(self._ws, entries, self._engine.ground.codec.pack(part)))
-                if entry is None:
-                    return None
-                value, origin = entry
-                here.append(part)
-            else:
-                tree = inside(to_json(value) if isinstance(value, bytes) else None, path[depth:])
-                return None if tree is NOTHING else Found(None, tree, origin, items, (*here, *path[depth:]))
-        return Found(value, NOTHING, origin, items, tuple(here))
-
-    async def _fetched(self, value: Draft) -> Draft:
-        if not isinstance(value, bytes) or not is_pointer(value):
-            return value
-        held, _ = await self._state()
-        known = held.fresh.get(value)
-        return known if known is not None else (await self._engine.states.large(self._line, [value]))[value]
-
-    async def tree(self, found: Found) -> Any:
-        """A value in JSON form; large ones that stand as pointers stay so."""
-        if found.value is None:
-            return found.tree
-        return tree_of(await self.nodes(views.whole(self._ws, found.value)), {})
-
-    async def items(self, found: Found, start: int, stop: int) -> list[Item]:
-        """Items of a list, each with the step that wrote it."""
-        value = found.value
-        return (
-            [] if value is None else await self.nodes(views.written_items(self._ws, value, found.origin, start, stop))
-        )
-
-    async def keys(self, found: Found) -> list[Any] | None:
-        """The keys of a dict; None if it is none."""
-        value = found.value
-        packed = None if value is None else await self.nodes(views.keys(self._ws, value))
-        return None if packed is None else self._engine.ground.codec.unpack_items(packed)
-
-
 class Tracer:
     """Follows places of a line's states back to the steps that changed them."""
 
@@ -145,6 +54,8 @@ class Tracer:
         self._engine = engine
         self._line = line
         self._layout: Layout | None = None
+        self._rows: dict[Place, Row | None] = {}
+        """The steps that were read last."""
 
     async def touches(self, point: Point, path: Path) -> AsyncIterator[Touch]:
         """The steps that changed a place, the latest first, along first parents. Places in lists follow their items."""
@@ -159,11 +70,14 @@ class Tracer:
             origin = await self._removal(now, path) if found is None else found[1].origin
             if origin is None:
                 return
+            if found is not None:
+                origin = await self._since(origin, path, found[1])
             step = await self.step(origin)
             if step is None or step.pruned:
                 older = await self._kept_before(Place(*origin))
                 edits, before = await self._pruned(older, path, found)
             else:
+                await self._engine.states.hold(self._line, step)  # the state before it is made of the same steps
                 older = await self.parent(step)
                 here = path if found is None or step == now else await self._place_in(step, path, *found)
                 edits, before = await self._changed(older, step, here)
@@ -172,6 +86,12 @@ class Tracer:
             if before is None:
                 return
             now, path = older, before
+
+    async def written(self, point: Point, path: Path) -> Origin | None:
+        """The last step that changed a place."""
+        async for touch in self.touches(point, path):
+            return touch.origin
+        return None
 
     async def looked(self, point: Point, path: Path) -> tuple[Look, Found] | None:
         """What is at a place in the state at a step."""
@@ -183,12 +103,22 @@ class Tracer:
 
     async def step(self, origin: Origin) -> Point | None:
         """The step of an origin, or the stub that is left of it; None if not even that is."""
-        (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *origin)])])
-        return Point.of(rows[0]) if rows else None
+        row = await self._row(Place(*origin))
+        return None if row is None else Point.of(row)
+
+    async def _row(self, place: Place) -> Row | None:
+        """The row of a step. The one before it, which is asked for next, is read with it."""
+        if place not in self._rows:
+            wanted = [place, Place(place.branch, place.seq - 1)] if place.seq else [place]
+            (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *each) for each in wanted])])
+            found = {Place(*Point.of(row)[:2]): row for row in rows}
+            self._rows = {each: found.get(each) for each in wanted}
+        return self._rows[place]
 
     async def parent(self, point: Point) -> Point | None:
         """The step before a step that was not pruned; None at the start of the line."""
-        head = await self._engine.heads.head(self._line, point)
+        rows = [row for row in self._rows.values() if row is not None]
+        (head,) = await self._engine.heads.describe(self._line, [point], rows)
         if not head.header.parents:
             return None
         parent = await self.step(Origin(*head.header.parents[0][:2]))
@@ -203,9 +133,7 @@ class Tracer:
         return parent
 
     async def _kept_before(self, place: Place) -> Point | None:
-        if self._layout is None:
-            self._layout = Layout(await self._engine.lines.branches(self._line))
-        for end in self._layout.stretches(place):
+        for end in (await self._layouts()).stretches(place):
             last = Place(end.branch, end.seq - 1) if end == place else end
             found = await self._engine.lines.last_kept(self._line, last)
             if found is not None:
@@ -215,20 +143,68 @@ class Tracer:
     async def _removal(self, point: Point, path: Path) -> Origin | None:
         """The last step up to this one that may have removed a place which is not there."""
         keys = self._engine.ground.codec.pack_items(path)
-        if self._layout is None:
-            self._layout = Layout(await self._engine.lines.branches(self._line))
-        for end in self._layout.stretches(Place(*point[:2])):
+        async for at, edit in self._steps_back(Place(*point[:2])):
+            if edit is not None and may_touch(edit, keys):
+                return at
+        return None
+
+    async def _since(self, origin: Origin, path: Path, found: Found) -> Origin:
+        """The step that wrote a value first, of those that wrote the same again as part of something larger."""
+        if found.items >= 0 or not isinstance(found.value, bytes):
+            return origin
+        return (await self._first_writers(origin, path[:-1], {path[-1]: found.value}))[path[-1]]
+
+    async def _first_writers(self, origin: Origin, path: Path, values: Mapping[Any, bytes]) -> dict[Any, Origin]:
+        """The same for several entries of a dict, which has them since a step.
+
+        Only what the steps say is looked at, and no state: as long as they write the dict again and again.
+        """
+        writers = dict.fromkeys(values, origin)
+        silent = 0
+        pack = self._engine.ground.codec.pack
+        stem = self._engine.ground.codec.pack_items(path)
+        todo = {name: (pack(name), value) for name, value in values.items()}
+        async for at, edit in self._steps_back(Place(*origin)):
+            if edit is None:
+                break
+            said: Said = edit
+            for part in stem:
+                said = below(said, part)
+            said = opened_map(said) if isinstance(said, bytes) else said
+            silent = silent + 1 if said is NOTHING else 0
+            for name, (key, value) in list(todo.items()):
+                put = below(said, key)
+                if put == value:
+                    writers[name] = at
+                if put != value or isinstance(said, EditMap):  # who puts but a part knows that it is new
+                    if put is not NOTHING:
+                        del todo[name]
+            if not todo or silent > _SILENT:
+                break
+        return writers
+
+    async def _steps_back(self, place: Place) -> AsyncIterator[tuple[Origin, EditMap | None]]:
+        """What a step did, and those before it along first parents; None where one was pruned."""
+        page, end = _FEW, place
+        while True:
             last = end.seq
             while last >= 0:
-                start = max(0, last + 1 - _PAGE)
+                start = max(0, last + 1 - page)
                 scan = Scan(STEPS, (*self._line, end.branch), (start,), (last + 1,), reverse=True)
                 (rows,) = await self._engine.ground.backend.read([scan])
                 for row in rows:
                     at = Point.of(row)
-                    if not at.pruned and _touches(self._opened(row), keys):
-                        return Origin(*at[:2])
-                last = start - 1
-        return None
+                    yield Origin(*at[:2]), None if at.pruned else self._opened(row)
+                last, page = start - 1, min(2 * page, _PAGE)
+            base = (await self._layouts()).base(end.branch)
+            if base is None:
+                return
+            end = base
+
+    async def _layouts(self) -> Layout:
+        if self._layout is None:
+            self._layout = await self._engine.lines.layout(self._line)
+        return self._layout
 
     # What a step changed ----------------------------------------------------------------------------------------
 
@@ -236,8 +212,8 @@ class Tracer:
         """What a step changed of a place, and where the place was before; None if it was nowhere."""
         channel = self._engine.ground.codec.pack(path[0])
         edits = await differences(self._engine, Spot(self._line, older), Spot(self._line, step), only=channel)
-        before = None if older is None else _place_before(edits, path)
-        return [part for edit in edits for part in _within(edit, path, before)], before
+        before = None if older is None else place_before(edits, path)
+        return [part for edit in edits for part in within(edit, path, before)], before
 
     async def _pruned(
         self, older: Point | None, path: Path, found: tuple[Look, Found] | None
@@ -271,7 +247,7 @@ class Tracer:
         """The places in a list whose items a step wrote."""
         assert found.value is not None  # noqa: S101 - a list has a value
         (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
-        operation = _operation(self._opened(rows[0]), self._engine.ground.codec.pack_items(stem))
+        operation = operation_at(self._opened(rows[0]), self._engine.ground.codec.pack_items(stem))
         if not isinstance(operation, EditList):
             return list(range(views.length(found.value) or 0))
         places: list[int] = []
@@ -284,7 +260,8 @@ class Tracer:
         return places
 
     async def _rewrote(self, origins: Iterable[Origin], path: Path) -> set[Origin]:
-        """Those of some steps that set a place, or one above it, as a whole: parts of it may be as they were."""
+        """Those of some steps that set a place, or one above it, as a whole, or set parts of it without looking: what
+        they set may have been there."""
         found = set()
         wanted = list(dict.fromkeys(origins))
         keys = self._engine.ground.codec.pack_items(path)
@@ -293,7 +270,9 @@ class Tracer:
             (rows,) = await self._engine.ground.backend.read([Get(STEPS, places)])
             for row in rows:
                 at = Point.of(row)
-                if not at.pruned and isinstance(_operation(self._opened(row), keys), Set):
+                if not at.pruned and (
+                    at.kind not in _COMPARED or isinstance(operation_at(self._opened(row), keys), Set)
+                ):
                     found.add(Origin(*at[:2]))
         return found
 
@@ -317,8 +296,8 @@ class Tracer:
             then, before = await self.looked(step, path), None if older is None else await self.looked(older, path)
             if then is None or before is None:
                 continue
-            written = [item.value for item in await _all_items(*then)]
-            earlier = await _all_items(*before)
+            written = [item.value for item in await then[0].all_items(then[1])]
+            earlier = await before[0].all_items(before[1])
             came_from = _kept(written, [item.value for item in earlier])
             places: dict[bytes, list[int]] = {}
             for place, value in reversed(list(enumerate(written))):
@@ -338,12 +317,23 @@ class Tracer:
     async def entry_origins(self, look: Look, path: Path, keys: Sequence[Any]) -> list[Origin]:
         """The steps that wrote entries of a dict."""
         origins: list[Origin] = []
+        values: dict[int, bytes] = {}
         groups: dict[Origin, list[int]] = {}
         for number, key in enumerate(keys):
             found = await look.place((*path, key))
-            origins.append(_NOWHERE if found is None else found.origin)
+            origins.append(NOWHERE if found is None else found.origin)
             groups.setdefault(origins[-1], []).append(number)
+            if found is not None and isinstance(found.value, bytes):
+                values[number] = found.value
         rewrote = await self._rewrote(groups, path)
+        for origin in [origin for origin in groups if origin in rewrote]:
+            # As far as the steps themselves say, no state is looked at.
+            known = {keys[number]: values[number] for number in groups[origin] if number in values}
+            first = await self._first_writers(origin, path, known)
+            for number in groups.pop(origin):
+                origins[number] = first.get(keys[number], origin)
+                groups.setdefault(origins[number], []).append(number)
+        rewrote |= await self._rewrote(groups, path)
         while groups:
             origin, group = groups.popitem()
             step = await self.step(origin) if origin in rewrote else None
@@ -365,11 +355,6 @@ class Tracer:
         return origins
 
 
-async def _all_items(look: Look, found: Found) -> list[Item]:
-    length = 0 if found.value is None else views.length(found.value) or 0
-    return await look.items(found, 0, length)
-
-
 def _grouped(items: Any) -> dict[Origin, list[tuple[int, Item]]]:
     groups: dict[Origin, list[tuple[int, Item]]] = {}
     for number, item in items:
@@ -387,89 +372,3 @@ def _kept(new: Sequence[bytes], old: Sequence[bytes]) -> Mapping[int, int]:
         if gap is not None:
             start, at = gap.stop, gap.until
     return kept
-
-
-def _operation(edit: EditMap, keys: Sequence[bytes]) -> Operation | None:
-    """What an edit does at a path, or at a place above it as a whole; None if nothing."""
-    found: Operation | None = edit
-    for key in keys:
-        if not isinstance(found, EditMap):
-            return found
-        found = dict(found.put).get(key)
-    return found
-
-
-def _touches(operation: Operation, keys: Sequence[bytes]) -> bool:
-    """Whether an operation may have changed what is, or was, at a path."""
-    if not isinstance(operation, EditMap) or not keys:
-        return True
-    if keys[0] in operation.removed:
-        return True
-    return any(key == keys[0] and _touches(change, keys[1:]) for key, change in operation.put)
-
-
-def inside(tree: Any, path: Path) -> Any:
-    """What lies at a path in a JSON form; `NOTHING` if nothing does."""
-    for part in path:
-        tree = fields_of(tree)
-        if type(tree) is list:
-            tree = tree[part] if type(part) is int and -len(tree) <= part < len(tree) else NOTHING
-        elif type(tree) is not dict:
-            return NOTHING
-        elif type(pairs := tree.get("$dict")) is list:
-            tree = next((value for key, value in pairs if type(key) is type(part) and key == part), NOTHING)
-        else:
-            tree = tree.get(part, NOTHING) if type(part) is str else NOTHING
-    return tree
-
-
-def _within(edit: Edit, path: Path, before: Path | None) -> list[Edit]:
-    """An edit, as far as it is one of a place: the same if it lies below, or what it does there if it lies above."""
-    if edit.quiet:
-        return []
-    mine = before if edit.kind == "remove" else path  # what is gone is told by its place in the old state
-    if mine is None:
-        return []
-    if edit.path[: len(mine)] == mine:
-        return [edit]
-    if mine[: len(edit.path)] != edit.path or (edit.old is NOTHING and edit.new is NOTHING):
-        return []
-    rest = path[len(edit.path) :]
-    old, new = (NOTHING if tree is NOTHING else inside(tree, rest) for tree in (edit.old, edit.new))
-    if old is NOTHING or new is NOTHING:
-        kind = edit.kind if old is new else "add" if old is NOTHING else "remove"
-        return [] if old is new else [Edit(kind, path, path, None, old, new)]
-    return [] if encode(old) == encode(new) else [Edit("change", path, path, None, old, new)]
-
-
-def _place_before(edits: Sequence[Edit], path: Path) -> Path | None:
-    """Where a place was in the old state: items before it may have come or gone; None if it was nowhere."""
-    for edit in edits:
-        if edit.kind == "add" and not edit.quiet and path[: len(edit.path)] == edit.path:
-            return path if type(edit.path[-1]) is not int else None
-        if edit.kind == "change" and edit.path[: len(path)] == path:
-            return edit.was[: len(path)]
-    before: list[Any] = []
-    for depth, part in enumerate(path):
-        if type(part) is int:
-            stem = path[:depth]
-            came = {e.path[depth] for e in edits if _is_item(e, "add", stem, path)}
-            went = {e.was[depth] for e in edits if _is_item(e, "remove", tuple(before), path)}
-            if came or went:
-                part = _index_before(part, came, went)
-        before.append(part)
-    return tuple(before)
-
-
-def _is_item(edit: Edit, kind: str, stem: Path, path: Path) -> bool:
-    place = edit.was if kind == "remove" else edit.path
-    return edit.kind == kind and len(place) == len(stem) + 1 <= len(path) and place[:-1] == stem
-
-
-def _index_before(index: int, came: set[int], went: set[int]) -> int:
-    """The place in the old list of an item that stayed."""
-    rank = index - sum(1 for place in came if place < index)
-    for place in sorted(went):
-        if place <= rank:
-            rank += 1
-    return rank

@@ -106,9 +106,10 @@ class Walk:
         point = Point.of(row)
         before = Place(place.branch, place.seq - 1) if place.seq else self._layout.base(place.branch)
         parents = () if before is None else (before,)
-        if point.pruned:
-            return Visit(row, point, None, parents)
         try:
+            if point.pruned:
+                merged = (Place(parent.branch, parent.seq) for parent in point.merged)
+                return Visit(row, point, None, (*parents, *merged))
             step = open_step(self._line, row, self._engine.ground.max_bytes)
         except Corrupt as error:
             return Visit(row, point, None, parents, str(error))

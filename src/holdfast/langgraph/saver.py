@@ -41,6 +41,7 @@ from holdfast.langgraph.pruning import Pruner
 from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.opening import open as open_store
 from holdfast.store import Operations
+from holdfast.upkeep.families import family
 
 
 def _several(ids: Sequence[str], what: str) -> None:
@@ -372,10 +373,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _thread(self, thread_id: str) -> builtins.list[Line]:
         """The lines of a thread: its own, and those of its namespaces."""
-        root = names.line(self.store.tenant, thread_id)
-        below = root.name if not thread_id else root.name + names.MARK
-        found = await self._engine.lines.names(self.store.tenant, below)
-        return [root, *(line for line in found if line != root and names.split_name(line.name)[0] == thread_id)]
+        return await family(self._engine, names.line(self.store.tenant, thread_id))
 
     async def _existing(self, thread_id: str) -> builtins.list[Line]:
         """The same, of which the thread's own may not be there."""

@@ -3,7 +3,7 @@
 What only one side changed is taken from that side. Dicts are merged key by key, lists item by item around what is
 unchanged, texts line by line; so are dicts in lists, where neither side added or removed items. Where both sides
 changed the same thing differently there is a *clash*: a resolver may settle it, else our side stands and the clash is
-reported.
+reported. Without a base, everything in which the sides differ is one.
 """
 
 from __future__ import annotations
@@ -63,16 +63,23 @@ def theirs(clash: Clash) -> Resolution:
 
 
 def union(clash: Clash) -> Resolution | None:
-    """Settle clashes in lists with the items of both sides, ours first; leave all others."""
+    """Settle clashes in lists with the items of both sides, ours first, and take what only one side has where it is
+    not known whether the other one removed it; leave all others."""
+    if clash.base is None and (clash.ours is None or clash.theirs is None):
+        return Resolution(clash.theirs if clash.ours is None else clash.ours)
     if not isinstance(clash.ours, list) or not isinstance(clash.theirs, list):
         return None
     known = {*clash.ours, *(clash.base if isinstance(clash.base, list) else ())}
     return Resolution([*clash.ours, *(item for item in clash.theirs if item not in known)])
 
 
-def merge(base: PackedMap, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None) -> Merged:
-    """The state that has the changes of both sides since the base."""
-    merging = _Merging(resolver)
+def merge(base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None) -> Merged:
+    """The state that has the changes of both sides since the base.
+
+    If that is None it is not known. Then nobody can tell what one side added from what the other one removed, and all
+    that differs is a clash.
+    """
+    merging = _Merging(resolver, exact=base is not None)
     merged = merging.value((), base, ours, theirs)
     state = None if merged is None else as_map(merged)
     return Merged({} if state is None else state, tuple(merging.clashes))
@@ -81,15 +88,19 @@ def merge(base: PackedMap, ours: PackedMap, theirs: PackedMap, resolver: Resolve
 class _Merging:
     """One merge, and the clashes it met."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Resolver, *, exact: bool) -> None:
         self._resolver = resolver
+        self._exact = exact
         self.clashes: list[Clash] = []
 
     def value(self, path: Path, base: Packed | None, ours: Packed | None, theirs: Packed | None) -> Packed | None:
-        if _same(ours, theirs) or _same(base, theirs):
+        if _same(ours, theirs):
             return ours
-        if _same(base, ours):
-            return theirs
+        if self._exact:
+            if _same(base, theirs):
+                return ours
+            if _same(base, ours):
+                return theirs
         if ours is not None and theirs is not None:
             our_map, their_map = as_map(ours), as_map(theirs)
             if our_map is not None and their_map is not None:
@@ -97,6 +108,8 @@ class _Merging:
             our_items, their_items = as_items(ours), as_items(theirs)
             if our_items is not None and their_items is not None:
                 base_items = None if base is None else as_items(base)
+                if not self._exact:
+                    base_items = _shared(our_items, their_items)
                 return self._lists(path, base_items or [], our_items, their_items)
             lines = _merge_lines(base, ours, theirs)
             if lines is not None:
@@ -121,7 +134,7 @@ class _Merging:
     def _lists(self, path: Path, base: list[bytes], ours: list[bytes], theirs: list[bytes]) -> list[bytes]:
         merged: list[bytes] = []
         for part in _regions(base, ours, theirs):
-            settled = _settle(*part)
+            settled = _settle(*part) if self._exact or part[1] == part[2] else None
             if settled is None:
                 settled = self._stretch(path, len(merged), *map(list, part))
             merged += settled
@@ -151,13 +164,18 @@ class _Merging:
         self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
     ) -> list[bytes] | None:
         """A stretch merged item by item, where each has its counterparts, and is a dict if both sides changed it."""
-        if not len(base) == len(ours) == len(theirs):
+        if not self._exact or not len(base) == len(ours) == len(theirs):
             return None
         items = list(zip(base, ours, theirs, strict=True))
         if any(_settle(*each) is None and None in map(as_map, each) for each in items):
             return None
         merged = (self.value((*path, start + place), *each) for place, each in enumerate(items))
         return [flatten(value) for value in merged if value is not None]
+
+
+def _shared(one: list[bytes], other: list[bytes]) -> list[bytes]:
+    """The items that both lists have, in the order of both."""
+    return [item for run in sequences.alignment(one, other) for item in one[run.start : run.start + run.length]]
 
 
 def _same(one: Packed | None, other: Packed | None) -> bool:

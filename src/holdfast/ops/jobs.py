@@ -27,7 +27,7 @@ from holdfast.codec.envelope import Content, Context, unwrap, wrap
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line, check_name
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooLarge
 from holdfast.ops import schedules
 from holdfast.ops.kinds import Kinds
 from holdfast.store import Operations
@@ -40,6 +40,7 @@ KEPT_RUNS = 20
 """How many runs of a job are remembered."""
 
 _MAX_BODY = 1 << 20
+_MAX_SETTINGS = 1 << 18
 _MAX_NAME = 200
 """Less than names may have elsewhere: a job's is a part of others."""
 _FIRST_RETRY, _LAST_RETRY = 60 * 10**9, 3600 * 10**9
@@ -88,6 +89,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     failures: int = 0
     runs: tuple[Run, ...] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class Job:
     """The last runs, the latest first."""
     created_ns: int
     version: int
+    mark: str = ""
+    """How far a run came that did not get to its end, in the words of its kind: the next one goes on there."""
 
     @property
     def due(self) -> datetime | None:
@@ -140,6 +144,7 @@ class Job:
             body.runs,
             body.created,
             int(version),
+            body.mark,
         )
 
     @property
@@ -159,7 +164,11 @@ class Job:
     def put(self) -> Put:
         """The change that stores it."""
         body = _Body(
-            settings=dict(self.settings), created=self.created_ns, failures=self.failures, runs=self.runs[:KEPT_RUNS]
+            settings=dict(self.settings),
+            created=self.created_ns,
+            failures=self.failures,
+            runs=self.runs[:KEPT_RUNS],
+            mark=self.mark,
         )
         wrapped = wrap(msgspec.json.encode(body), _context(self.tenant, self.name), codec=Content.RAW)
         return Put(JOBS, Row(self.key, self.columns, wrapped))
@@ -233,8 +242,8 @@ class Book:
         for row in await self._rows():
             try:
                 found.append(Job.of(row))
-            except Corrupt as error:
-                _log.warning("a job is left out: %s", error)
+            except HoldfastError as error:  # damaged, or of a newer release
+                _log.warning("the job %s is left out: %s", row.key[2], error)
         return found
 
     async def _rows(self) -> list[Row]:
@@ -253,11 +262,17 @@ class Book:
         """Settings as they are stored: plain JSON, checked by their kind."""
         given = dict(settings or {})
         try:
-            plain = json.loads(json.dumps(given, allow_nan=False))
+            text = json.dumps(given, allow_nan=False)
+            plain = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise Invalid(f"the settings of a job are plain JSON: {error}", where=repr(given)[:80]) from None
         if plain != given:
             raise Invalid("the settings of a job are plain JSON: text as keys, and lists", where=repr(given)[:80])
+        if len(text) > _MAX_SETTINGS:
+            raise TooLarge(
+                f"the settings of a job take {len(text)} bytes, over the limit of {_MAX_SETTINGS}",
+                hint="Name threads by a prefix or a query, or add several jobs",
+            )
         self.kinds.get(kind).check(plain)
         return given
 
@@ -281,7 +296,7 @@ class Book:
             if old is None:
                 job = Job(self.store.tenant, name, kind, text, plain, paused, 0, 0, (), now, 1)
             else:
-                job = old.changed(kind=kind, schedule=text, settings=plain, paused=paused, failures=0)
+                job = old.changed(kind=kind, schedule=text, settings=plain, paused=paused, failures=0, mark="")
             job = replace(job, due_ns=job.next_due(now))
             condition: Change = Expect(JOBS, job.key, None) if old is None else old.unchanged()
             if await self.ground.backend.apply([condition, job.put()]) is None:
@@ -303,7 +318,12 @@ class Book:
         for job in await self.sound():
             if job.paused or not job.due_ns or job.kind not in self.kinds:
                 continue
-            if job.due_ns > (latest := job.latest_due(now)):
+            try:
+                latest = job.latest_due(now)
+            except Invalid as error:  # of a newer release, or a zone that this machine does not know
+                _log.warning("the job %s is left to others: %s", job.name, error)
+                continue
+            if job.due_ns > latest:
                 await self.ground.backend.apply([job.unchanged(), job.changed(due_ns=latest).put()])
             elif job.due_ns <= now:
                 found.append(job)

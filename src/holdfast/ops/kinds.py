@@ -34,6 +34,14 @@ class Context(Protocol):
     def store(self) -> Store:
         """The store, for its tenant."""
 
+    @property
+    def mark(self) -> str:
+        """What the last run kept with `keep`, if it did not get to its end."""
+
+    def keep(self, mark: str) -> None:
+        """Have the next run know how far this one is, should it be stopped, fail or be killed. Stored from time to
+        time, and at the end; what is kept last counts."""
+
     def progress(self, done: int, total: int | None, what: str) -> None:
         """Tell how far it is, often. If the job is to stop, or its lease went to another, this does not return: what
         it raises is to end the job."""

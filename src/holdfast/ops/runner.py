@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from holdfast.engine.drivers import arun, run
-from holdfast.errors import Conflict, Invalid, Transient
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient
 from holdfast.ops.jobs import Book, Job, Run, Tell
 from holdfast.ops.kinds import Kinds
 from holdfast.ops.running import LIFE, Ended, NotDue, run_job
@@ -90,7 +90,10 @@ class _Work:
             ended = await run_job(
                 self._book, job.name, only_due=True, tell=self._progress, stopping=self._stopping, life=self._life
             )
-        except NotDue:
+        except (NotDue, NotFound):
+            return  # or it was removed meanwhile
+        except Corrupt as error:
+            _log.warning("the job %s is left out: %s", job.name, error)
             return
         except Conflict as conflict:
             if conflict.code == "lease-lost":

@@ -6,6 +6,7 @@ for dead. Before each access to the store it looks whether it still has the leas
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import socket
@@ -20,7 +21,7 @@ import msgspec
 from holdfast.backends.port import Call
 from holdfast.engine.drivers import run
 from holdfast.engine.leases import Lease
-from holdfast.errors import Conflict, HoldfastError, Transient
+from holdfast.errors import Conflict, HoldfastError, Invalid, Transient
 from holdfast.ops.jobs import Book, Job, Run, Tell, retry_after
 from holdfast.ops.kinds import Kind, Result
 from holdfast.store import Store
@@ -32,6 +33,8 @@ LIFE = 60.0
 
 _MAX_TEXT = 2000
 """How many characters of a summary or an error are kept."""
+
+_MAX_MARK = 32_000
 
 
 class Stopped(BaseException):
@@ -68,9 +71,10 @@ async def run_job(
         await lease.take()
         job = await _start(book, name, lease, only_due)
         running = Running(job, Store(book.store.engine, book.store.tenant), holding, tell)
+        holding.also = lambda: run(_mark(book, running))
         with holding:
             outcome, error = await _worked(book, running)
-        return await _end(book, lease, job, outcome, error)
+        return await _end(book, running, outcome, error)
     finally:
         holding.end()
         if not holding.lost:
@@ -120,8 +124,8 @@ async def _worked(book: Book, running: Running) -> tuple[Run, Exception | None]:
         fields = {"outcome": "failed", "error": said[:_MAX_TEXT], "code": code}
     except BaseException:
         running.holding.end()
-        stopped = _ended(book, begun, outcome="stopped")
-        await _end(book, running.holding.lease, running.job, stopped, None)
+        if not running.holding.lost:
+            await _end(book, running, _ended(book, begun, outcome="stopped"), None)
         raise
     return _ended(book, begun, **fields), error
 
@@ -129,8 +133,49 @@ async def _worked(book: Book, running: Running) -> tuple[Run, Exception | None]:
 async def _done(kind: Kind, running: Running) -> object:
     if inspect.iscoroutinefunction(kind.work):
         return await attended(kind.work(running), running.holding)
-    call: Call[object] = Call(lambda: kind.work(running))
-    return await call
+    alone = _Alone(kind, running)
+    call: Call[object] = Call(alone.work)
+    try:
+        return await call
+    except BaseException:
+        # A task that is cancelled does not end the thread that works for it: that is told to, and waited for.
+        if alone.goes_on():
+            running.holding.asked = True
+            try:
+                await Call(alone.ended.wait)
+            except BaseException:
+                running.holding.lost = True  # it goes on without: the lease is not given back
+                raise
+        raise
+
+
+class _Alone:
+    """A plain function that does a job, perhaps in another thread."""
+
+    def __init__(self, kind: Kind, running: Running) -> None:
+        self._kind = kind
+        self._running = running
+        self._lock = threading.Lock()
+        self._state = ""
+        self.ended = threading.Event()
+
+    def work(self) -> object:
+        """Do it, unless it was given up before it began."""
+        with self._lock:
+            if self._state:
+                return None
+            self._state = "begun"
+        try:
+            return self._kind.work(self._running)
+        finally:
+            self.ended.set()
+
+    def goes_on(self) -> bool:
+        """Whether it is at work. If it has not begun, it does not."""
+        with self._lock:
+            begun = self._state == "begun"
+            self._state = self._state or "given up"
+        return begun and not self.ended.is_set()
 
 
 def _result(found: object) -> dict[str, Any]:
@@ -143,14 +188,24 @@ def _ended(book: Book, begun: Run, **fields: Any) -> Run:
     return msgspec.structs.replace(begun, ended_ns=book.ground.clock(), **fields)
 
 
-async def _end(book: Book, lease: Lease, job: Job, ended: Run, error: Exception | None) -> Ended:
+async def _mark(book: Book, running: Running) -> None:
+    """Note how far it is."""
+    now_is = await book.find(running.name)
+    if now_is is not None and running.began(now_is) and now_is.mark != running.mark:
+        # Whoever changed it meanwhile is not disturbed: there is a next time.
+        await book.ground.backend.apply([now_is.unchanged(), now_is.changed(mark=running.mark).put()])
+
+
+async def _end(book: Book, running: Running, ended: Run, error: Exception | None) -> Ended:
     """Note how it ended, when it is due again, and give the lease back: all at once."""
+    job, lease = running.job, running.holding.lease
     while True:
         now_is = await book.find(job.name)
         if now_is is None:
             return Ended(job, ended, error)  # removed meanwhile
         runs = tuple(ended if run.outcome == "running" else run for run in now_is.runs)
-        new = now_is.changed(runs=runs, **_after(now_is, ended, book.ground.clock()))
+        mark = running.mark if ended.outcome in ("stopped", "failed") and running.began(now_is) else ""
+        new = now_is.changed(runs=runs, mark=mark, **_after(now_is, ended, book.ground.clock()))
         failed = await book.ground.backend.apply([lease.condition(), now_is.unchanged(), new.put(), lease.end()])
         if failed is None:
             return Ended(new, ended, error)
@@ -186,9 +241,13 @@ class Holding:
     def __init__(self, lease: Lease, life: float, stopping: Callable[[], bool]) -> None:
         self.lease = lease
         self.lost = False
+        self.asked = False
+        """Whether the job is to end for another reason than those that `stopping` knows."""
         self._told = False
         self._life = life
         self._stopping = stopping
+        self.also: Callable[[], None] = lambda: None
+        """Done with every sign of life."""
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._shown = self._now()
@@ -210,14 +269,14 @@ class Holding:
     def must_look(self) -> bool:
         """Whether `look` has anything to do. A job that was told to end is not told again: it may have something to
         give back."""
-        return not self._told and (self.lost or self._stopping() or self._age() > self._life / 2)
+        return not self._told and (self.lost or self.asked or self._stopping() or self._age() > self._life / 2)
 
     def look(self) -> None:
         """Raise `Stopped` if the job is to end: it is asked to, or the lease is another's or may be."""
         if self._age() > self._life / 2:
             self.beat()  # the thread did not get to it: the machine was asleep, or the store does not answer
             self.lost = self.lost or self._age() > self._life * 0.8
-        if self.lost or self._stopping():
+        if self.lost or self.asked or self._stopping():
             self._told = True
             raise Stopped
 
@@ -239,6 +298,8 @@ class Holding:
         while not self._ended.wait(self._life / 6) and threading.main_thread().is_alive():
             try:
                 self.beat()
+                with contextlib.suppress(Transient):  # there is a next time
+                    self.also()
             except HoldfastError:
                 self.lost = True  # the store is closed or failed, and the job hears of it too
                 return
@@ -259,7 +320,19 @@ class Running:
         self.job = job
         self.store = store
         self.holding = holding
+        self.mark = job.mark
+        """How far it is, as `keep` was told last."""
         self._tell = tell
+
+    def began(self, job: Job) -> bool:
+        """Whether this is the run that a job, as it is stored, tells of."""
+        return bool(job.runs) and job.runs[0] == self.job.runs[0]
+
+    def keep(self, mark: str) -> None:
+        """Have the next run know how far this one is."""
+        if len(mark) > _MAX_MARK:
+            raise Invalid(f"what a job keeps has at most {_MAX_MARK} characters, and this has {len(mark)}")
+        self.mark = mark
 
     @property
     def name(self) -> str:

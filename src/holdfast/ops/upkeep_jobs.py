@@ -7,6 +7,8 @@ from dataclasses import fields
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
+
 from holdfast.engine.findings import Level
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.history.times import parse_age
@@ -14,9 +16,13 @@ from holdfast.ops.kinds import Context, Kind, Result, known_only
 from holdfast.store import Operations, Store
 from holdfast.upkeep.pruning import PrunedThread, Selection, prune
 from holdfast.upkeep.retention import Retention
-from holdfast.upkeep.verifying import verify
+from holdfast.upkeep.verifying import Report, verify
 
 _PAGE = 100
+_NAMED = 5
+"""How many of what was found are named."""
+_STALE = 7 * 86400 * 10**9
+"""A verification that was begun longer ago is not gone on with: it says too little of what it looked at."""
 
 
 async def _tidy(job: Context) -> str:
@@ -26,17 +32,23 @@ async def _tidy(job: Context) -> str:
     return f"{max(0, before - await backend.size())} bytes given back"
 
 
-async def _compact(job: Context) -> str:
+async def _compact(job: Context) -> Result:
     done, skipped = 0, 0
+    damaged: list[str] = []
     async for thread in _threads(job.store, job.settings.get("prefix", "")):
         try:
             await job.store.engine.rewriter.rewrite(job.store._line(thread))
             done += 1
         except (Conflict, NotFound):
             skipped += 1  # another is at it, or it was deleted
-        job.progress(done + skipped, None, thread)
+        except Corrupt:
+            damaged.append(thread)
+        job.progress(done + skipped + len(damaged), None, thread)
     await job.store.engine.ground.backend.tidy()
-    return f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
+    said = f"{done} threads compacted" + (f", {skipped} skipped: busy or gone" if skipped else "")
+    if damaged:
+        said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
+    return Result(said, ok=not damaged)
 
 
 async def _threads(store: Store, prefix: str = "") -> AsyncIterator[str]:
@@ -59,17 +71,62 @@ async def _project(job: Context) -> str:
     return f"readable rows of {made} threads made"
 
 
+class _Verified(msgspec.Struct):
+    """How far a verification of the whole store is, and what was found up to there."""
+
+    level: str
+    began: int
+    after: str = ""
+    threads: int = 0
+    steps: int = 0
+    bytes: int = 0
+    found: int = 0
+    kinds: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    sound: bool = True
+
+    def with_(self, report: Report, after: str) -> _Verified:
+        """With what a report adds."""
+        return _Verified(
+            self.level,
+            self.began,
+            after,
+            self.threads + report.threads,
+            self.steps + report.steps,
+            self.bytes + report.bytes,
+            self.found + report.found,
+            tuple(sorted({*self.kinds, *(each.code.value for each in report.findings)})[:_NAMED]),
+            (*self.damaged, *report.damaged)[:_NAMED],
+            self.sound and report.sound,
+        )
+
+
 async def _verify(job: Context) -> Result:
     level = Level(job.settings.get("level", Level.HASHES.value))
     threads = job.settings.get("threads")
-    report = await verify(job.store.engine, job.store.tenant, threads, level=level, progress=job.progress)
-    said = f"{report.threads} threads, {report.steps} checkpoints, {report.bytes} bytes verified"
-    if report.found:
-        kinds = sorted({finding.code.value for finding in report.findings})
-        said += f"; {report.found} findings ({', '.join(kinds[:5])})"
-    if not report.sound:
-        said += f"; damaged: {', '.join(report.damaged[:5]) or 'the store itself'}"
-    return Result(said, ok=report.sound)
+    engine, tenant = job.store.engine, job.store.tenant
+    before = _Verified(level.value, engine.ground.clock())
+    if threads is None and job.mark:
+        kept = msgspec.json.decode(job.mark, type=_Verified)
+        if kept.level == level.value and abs(before.began - kept.began) < _STALE:
+            before = kept
+    report = Report(engine.ground.backend.url, tenant, level.value)
+
+    def told(done: int, total: int | None, what: str) -> None:
+        if threads is None:
+            job.keep(msgspec.json.encode(before.with_(report, what)).decode())
+        job.progress(before.threads + done, None if total is None else before.threads + total, what)
+
+    await verify(engine, tenant, threads, level=level, progress=told, after=before.after, report=report)
+    all_ = before.with_(report, "")
+    said = f"{all_.threads} threads, {all_.steps} checkpoints, {all_.bytes} bytes verified"
+    if before.threads:
+        said += f", the first {before.threads} threads by a run that was broken off"
+    if all_.found:
+        said += f"; {all_.found} findings ({', '.join(all_.kinds)})"
+    if not all_.sound:
+        said += f"; damaged: {', '.join(all_.damaged) or 'the store itself'}"
+    return Result(said, ok=all_.sound)
 
 
 def _check_verify(settings: Mapping[str, Any]) -> None:
@@ -134,7 +191,7 @@ async def _prune(job: Context) -> Result:
     if busy:
         said += f"; {busy} threads were held or busy"
     if damaged:
-        said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:5])}"
+        said += f"; {len(damaged)} damaged threads were left as they are: {', '.join(damaged[:_NAMED])}"
     return Result(said, ok=not damaged)
 
 

@@ -79,6 +79,8 @@ class Chains:
         self.used: set[str] = set()
         """The sources that had something."""
         self.restored = 0
+        self.agreeing: dict[int, list[Source]] = {}
+        """Of each branch, the sources that have the same history of it."""
         self._elsewhere: dict[bytes, Row] = {}
         self._expected: dict[Where, bytes] = {}
 
@@ -89,11 +91,14 @@ class Chains:
         for branch in branches:
             self.chains.setdefault(branch.branch, Chain(branch.branch))
         self.chains.setdefault(0, Chain(0))
-        if same is not None:
+        await self._compare()
+        if same is not None and same in self.agreeing[0]:
             for branch in await same.branches(self._line):
                 self.chains.setdefault(branch.branch, Chain(branch.branch))
-            for chain in self.chains.values():
-                await self._extend(chain, same)
+                self.agreeing.setdefault(branch.branch, [same])
+            for number in sorted(self.chains):
+                if same in self.agreeing[number]:
+                    await self._extend(self.chains[number], same)
         for number in sorted(self.chains, reverse=True):
             await self._judge(self.chains[number])
 
@@ -118,8 +123,23 @@ class Chains:
                 if not point.seq:
                     self._elsewhere[step.commit] = row  # nothing in it says of which branch it is
 
+    async def _compare(self) -> None:
+        """See which sources have the same history. What one that has another holds at a place is not what was there."""
+        self.agreeing[0] = [each for each in self._sources if await self._agrees(self.chains[0], each)]
+        for number in sorted(self.chains.keys() - {0}):
+            chain = self.chains[number]
+            self.agreeing[number] = [each for each in self.agreeing[0] if await self._agrees(chain, each)]
+
+    async def _agrees(self, chain: Chain, source: Source) -> bool:
+        """Whether a source has the same as is here, at the last place of a branch that both have: so before it too."""
+        for seq in reversed(range(chain.length)):
+            theirs = await source.hash_at(self._line, (chain.branch, seq)) if chain.commits[seq] else None
+            if theirs is not None:
+                return theirs == chain.commits[seq]
+        return True
+
     async def _extend(self, chain: Chain, same: Source) -> None:
-        """Take what a source has beyond the end."""
+        """Take what a source has beyond the end, if it goes on there."""
         while True:
             place = (chain.branch, chain.length)
             row = await same.step(self._line, place, None)
@@ -133,11 +153,18 @@ class Chains:
             if row is None or step is None or not _fits(step, place):
                 return
             parent = step.header.parents[0] if step.header.parents else None
-            before = chain.commits[-1] if chain.length else b""
-            if chain.length and before and (parent is None or parent.commit != before):
+            before = chain.commits[-1] if chain.length else self._commit_at(parent)
+            if before and (parent is None or parent.commit != before):
                 return
             self._take(chain, chain.length, row, same)
             chain.put(chain.length, step.commit, parent)
+
+    def _commit_at(self, parent: Parent | None) -> bytes:
+        """What is at the place that a branch starts from, as far as it is known."""
+        chain = None if parent is None else self.chains.get(parent.branch)
+        return (
+            chain.commits[parent.seq] if chain is not None and parent is not None and parent.seq < chain.length else b""
+        )
 
     async def _judge(self, chain: Chain) -> None:
         """From the end backwards, have at each place the step that must be there."""
@@ -163,7 +190,7 @@ class Chains:
 
     async def _known(self, place: Where, there: bytes) -> bytes:
         """The hash that a pruned step had, as sources say; that of its stub, if they do not."""
-        found = await first_of(self._sources, lambda source: source.step(self._line, place, None))
+        found = await first_of(self.agreeing[place[0]], lambda source: source.step(self._line, place, None))
         return Point.of(found[0]).hash if found is not None else there
 
     async def _look_for(self, chain: Chain, seq: int, expected: bytes | None) -> None:
@@ -175,7 +202,7 @@ class Chains:
             known = expected or await self._said(place)
             found = await first_of(self._sources, lambda source: source.step(self._line, place, known))
             if found is None and expected is None:
-                found = await first_of(self._sources, lambda source: source.step(self._line, place, None))
+                found = await first_of(self.agreeing[chain.branch], lambda source: source.step(self._line, place, None))
             if found is not None:
                 row = found[0]
                 self._take(chain, seq, row, found[1])
@@ -184,7 +211,7 @@ class Chains:
             chain.taken.pop(seq, None)
             chain.commits[seq], chain.parents[seq] = b"", None
             chain.lost[seq] = expected or await self._said(place)
-            stub = await first_of(self._sources, lambda source: source.stub(self._line, place, expected))
+            stub = await first_of(self.agreeing[chain.branch], lambda source: source.stub(self._line, place, expected))
             if stub is not None:
                 chain.stubs.add(seq)
                 chain.taken[seq], chain.commits[seq] = stub[0], Point.of(stub[0]).hash

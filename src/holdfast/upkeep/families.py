@@ -9,6 +9,12 @@ from holdfast.engine.namespaces import MARK, below, root_of
 from holdfast.engine.records import Line
 
 
+async def family(engine: Engine, line: Line) -> list[Line]:
+    """The line of a thread, which need not be there, and those of its namespaces; that of a namespace is by itself."""
+    others = await engine.lines.names(line.tenant, below(line)) if root_of(line) == line else []
+    return [line, *(other for other in others if other != line and root_of(other) == line)]
+
+
 async def lines_of(engine: Engine, tenant: str, threads: Iterable[str] | None) -> list[Line]:
     """The lines of some threads, or of all, each followed by those of its namespaces. `NotFound` if there is none."""
     if threads is None:
@@ -17,8 +23,7 @@ async def lines_of(engine: Engine, tenant: str, threads: Iterable[str] | None) -
     for name in dict.fromkeys(threads):
         line = Line(tenant, name)
         await engine.lines.info(line)  # says so if there is none
-        others = await engine.lines.names(tenant, below(line)) if root_of(line) == line else []
-        found += [line, *(other for other in others if other != line and root_of(other) == line)]
+        found += await family(engine, line)
     return list(dict.fromkeys(found))
 
 

@@ -207,5 +207,10 @@ FINDINGS: dict[Code, Explained] = {
         "since. No hash covers them, and a task that ran since may have added some.",
         "If nothing ran since, repair the store from a source. Otherwise export the heads again.",
     ),
+    Code.NOT_COMPARED: Explained(
+        "A thread was pruned, forked or renamed again and again while it was looked at, so that it could not be "
+        "compared with its head.",
+        "Verify it again when less is going on.",
+    ),
 }
 """Every code, and what it stands for."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Create, Row
-from holdfast.backends.spaces import LINES, REFS, Space
+from holdfast.backends.port import Change, Create, Ensure, Put, Row
+from holdfast.backends.scanning import rows
+from holdfast.backends.spaces import BRANCHES, LINES, REFS, WRITES, Space
 from holdfast.engine.copying import renamed
 from holdfast.engine.core import Engine
 from holdfast.engine.moving import Mover, Tell
 from holdfast.engine.moving import Progress as Moved
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.protected import LEASE
-from holdfast.engine.records import Line, is_sound
+from holdfast.engine.records import Branch, Line, check_name, is_sound
 from holdfast.engine.verify import raise_problems, verify
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.upkeep.exporting import passing
 from holdfast.upkeep.families import moved
 from holdfast.upkeep.portable import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
@@ -56,7 +57,7 @@ def wanted(tenant: str, threads: Iterable[str] | None, as_thread: str | None) ->
 
 async def import_threads(engine: Engine, place: Place, want: Wanted, dry_run: bool, tell: Progress | None) -> Imported:
     """Bring threads from a file. With `dry_run`, only see whether that would succeed, and what it would bring."""
-    source = Source(place)
+    source = Source(place, engine.ground.max_bytes)
     try:
         async with passing(engine) as between:
             reader = _Reader(between, source, want, tell)
@@ -67,6 +68,8 @@ async def import_threads(engine: Engine, place: Place, want: Wanted, dry_run: bo
                     tell(number, len(lines), f"verified {line.name}")
             mover = Mover(between, engine, None if tell is None else _told(tell))
             lacking = [line for line in lines if await mover.lacks(line)]
+            for line in lacking:
+                await _add_theirs(between, engine, line, source.name)
             there = tuple(line.name for line in lines if line not in lacking)
             brought = tuple(line.name for line in lacking)
             if dry_run or not lacking:
@@ -75,6 +78,29 @@ async def import_threads(engine: Engine, place: Place, want: Wanted, dry_run: bo
             return Imported(brought, there, copied.rows, copied.bytes)
     finally:
         source.close()
+
+
+async def _add_theirs(between: Engine, engine: Engine, line: Line, file: str) -> None:
+    """Add to a thread from a file what the store has given the same thread by itself: holds, pins, names, tags, pending
+    writes, branches without steps. Where both have something of the same name, that of the store stays."""
+    changes: list[Change] = []
+    found = [Branch.of(row) async for row in rows(between.ground.backend, BRANCHES, tuple(line))]
+    bases, named = {each.branch: each[1:3] for each in found}, {each.name: each.branch for each in found if each.name}
+    async for row in rows(engine.ground.backend, BRANCHES, tuple(line)):
+        theirs = Branch.of(row)
+        same = bases.get(theirs.branch, theirs[1:3]) == theirs[1:3]
+        if not same or named.get(theirs.name, theirs.branch) != theirs.branch:
+            raise Conflict(
+                f"the file has another branch in the place of {theirs.name or theirs.branch!r}",
+                where=f"thread {line} in {engine.ground.backend.url}; {file}",
+                hint="Import it under another name: as_thread, --as",
+            )
+        changes.append(Put(BRANCHES, row))
+    refs = [row async for row in rows(engine.ground.backend, REFS, tuple(line))]
+    changes += (Put(REFS, row) for row in refs if row.key[2] != LEASE)
+    changes += [Ensure(WRITES, row) async for row in rows(engine.ground.backend, WRITES, tuple(line))]
+    await between.ground.backend.apply(changes)
+    between.ground.cache.forget(line)
 
 
 def _told(tell: Progress) -> Tell:
@@ -160,6 +186,8 @@ class _Reader:
         self._new = moved(self._old, root, target)
         if len(record.columns) != len(LINES.columns):
             raise self._source.damaged("a thread in it has other columns")
+        if not check_name(self._new.name, "name of a thread"):
+            raise self._source.damaged("a thread in it has no name")  # such is what belongs to the whole store
         self._lines.append(self._new)
         await self._put(LINES, Row(tuple(self._new), record.columns))
 

@@ -41,6 +41,7 @@ from holdfast.model.nodes import MapRoot, Origin
 from holdfast.model.objects import parse_pointer
 from holdfast.model.steps import Step
 from holdfast.upkeep.chains import Chain, Chains, Where, open_row
+from holdfast.upkeep.heads import Heads, compare_head
 from holdfast.upkeep.mended import Lost, Mended
 from holdfast.upkeep.quarantine import Keeper
 from holdfast.upkeep.sources import Source, first_of
@@ -64,10 +65,13 @@ class _Start(NamedTuple):
     follows: bool
 
 
-async def mend(engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool = False) -> Mended | None:
+async def mend(
+    engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool = False, heads: Heads | None = None
+) -> Mended | None:
     """Mend a line, and verify what came of it. None if nothing is wrong with it.
 
     `whole` says that rows were lost that nobody can name: what a source has and the line has not is then taken over.
+    What is not as exported heads have it is left.
     """
     lease = Lease(engine.ground, line, "rewrite")
     total = Mended(line.name)
@@ -93,6 +97,9 @@ async def mend(engine: Engine, line: Line, sources: Sequence[Source], *, whole: 
         await _make_again(engine, line)
         check = await look(engine.ground, line, Level.DECODE)
         total.left = [each for each in check.found.findings if each.weight is Weight.DAMAGE]
+    if heads is not None and line.name in heads.threads:
+        found = await compare_head(engine.ground.backend, heads, line.name)
+        total.left += [each for each in found if each.weight is Weight.DAMAGE]
     return total if changed or total.left else None
 
 
@@ -238,7 +245,7 @@ class _Mending:
     async def _find_branches(self, check: Check, chains: Chains) -> dict[int, Branch]:
         """The branches that there are, each starting where its first step says."""
         theirs: dict[int, Branch] = {}
-        for source in reversed(self._sources):
+        for source in reversed(chains.agreeing[0]):
             theirs |= {each.branch: each for each in await source.branches(self._line)}
         found: dict[int, Branch] = {}
         altered = (Code.DUPLICATE_BRANCH, Code.MISPLACED_BRANCH)
@@ -248,7 +255,7 @@ class _Mending:
             if not number:
                 continue
             known = check.branches.get(number) or theirs.get(number)
-            if number in doubted:
+            if number in doubted and chains.agreeing[number]:
                 known = theirs.get(number, known)
             parent = chain.first_parent
             if parent is not None:
@@ -320,6 +327,10 @@ class _Mending:
         """A pruned step stays one; what it says is put right."""
         assert row is not None  # noqa: S101 - it was found here or in a source
         point = Point.of(row)
+        try:
+            point.merged  # noqa: B018 - what a pruned merge is said to have merged stays, if it can be read
+        except Corrupt:
+            point = point._replace(metadata="")
         wrong = any(each.place == place and each.column == "time" for each in self._check.found.findings)
         time = self._time if wrong else max(self._time, point.time)
         right = point.stub()._replace(size=point.size, depth=depth, hash=commit or point.hash, time=time)
@@ -507,7 +518,7 @@ class _Mending:
             elif finding.code in (Code.DAMAGED_NODE, Code.DAMAGED_OBJECT) and not finding.affected_count:
                 await self._drop(NODES if finding.code is Code.DAMAGED_NODE else OBJECTS, finding)
         if self._whole:
-            for source in self._sources:
+            for source in self._chains.agreeing[0]:
                 for row in await source.writes(self._line):
                     self._changes.append(Ensure(WRITES, row))
                 for row in await source.refs(self._line):

@@ -38,8 +38,8 @@ Progress: TypeAlias = "Callable[[int, int | None, str], None]"
 
 _BUFFER = 1 << 20
 _GZIP = b"\x1f\x8b"
-_LONGEST = 256 << 20
-"""How many bytes a line may have: more than any row takes, and less than would fill the memory."""
+_SLACK = 1 << 20
+"""How many bytes a line may have besides the body of its row: its names and its metadata."""
 _UNREADABLE = (OSError, EOFError, zlib.error)
 """What a file raises that cannot be read or unpacked."""
 
@@ -248,7 +248,9 @@ def _sync_folder(folder: Path) -> None:
 class Source:
     """A file that is being read."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, max_bytes: int) -> None:
+        """A file whose rows have bodies of up to so many bytes. A line without end would fill the memory otherwise."""
+        self._longest = 2 * max_bytes + _SLACK  # as base64, with room for more
         self._closed = contextlib.ExitStack()
         self.name = str(getattr(place, "name", "the file that was given"))
         if isinstance(place, str | os.PathLike):
@@ -297,9 +299,9 @@ class Source:
         size = 0
         try:
             while size < _BUFFER:
-                line = self._file.readline(_LONGEST + 1)
-                if len(line) > _LONGEST:
-                    raise self.damaged("a line of it is too long")
+                line = self._file.readline(self._longest + 1)
+                if len(line) > self._longest:
+                    raise self.damaged("a line of it is longer than any row that may be stored here")
                 if not line:
                     break
                 lines.append(line)

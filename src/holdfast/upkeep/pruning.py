@@ -18,7 +18,7 @@ from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Place
 from holdfast.engine.lines import MAIN, NAME, TAG
-from holdfast.engine.namespaces import below, root_of
+from holdfast.engine.namespaces import root_of
 from holdfast.engine.protected import PIN
 from holdfast.engine.records import Branch, Line, Point, check_name
 from holdfast.engine.rewrite import Choice, Choose, Outcome
@@ -26,6 +26,7 @@ from holdfast.engine.weights import Balance, rows_below
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
 from holdfast.history.query import Query, parse
 from holdfast.history.search import Search
+from holdfast.upkeep.families import family
 from holdfast.upkeep.retention import Candidate, Retention, Verdict
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
@@ -71,8 +72,8 @@ class Pruned:
     """What a pass did, or would do. `threads` are those that it looked at.
 
     `rows` and `bytes` are given back by the store's rows, all in all; how much its files or tables shrink by is the
-    store's matter. `left` is how many bytes the threads take then, where they are to keep to a size, and `over` by how
-    much that is too many, since what is left must stay.
+    store's matter. `left` is how many bytes the threads take then, where they are to keep to a size (None where not),
+    and `over` by how much that is too many, since what is left must stay.
     """
 
     dry_run: bool
@@ -152,6 +153,9 @@ class _Pass:
         self._policy = policy
         self._selection = selection
         self._dry_run = dry_run
+        self._sized = policy.max_bytes is not None or policy.max_thread_bytes is not None
+        self._cutoffs: dict[Line, int] = {}
+        """Of each line, the time before which those that may go must, so that its thread fits."""
         self._now = engine.ground.clock()
         moment = to_datetime(self._now)
         self._keep_where = None if policy.keep_where is None else parse(policy.keep_where, moment)
@@ -160,19 +164,19 @@ class _Pass:
     async def run(self, progress: Tell | None, each: Each | None) -> Pruned:
         report = Pruned(self._dry_run)
         total = await self._count()
-        cutoff = 0
-        if self._policy.max_bytes is not None:
-            cutoff, report.left = await self._fit(self._all, self._policy.max_bytes)
-            report.over = max(0, report.left - self._policy.max_bytes)
-        done = 0
-        async for family in self._families():
-            limit = cutoff
-            if self._policy.max_thread_bytes is not None:
-                own, left = await self._fit(lambda lines=family: _listed(lines), self._policy.max_thread_bytes)  # type: ignore[misc]
-                limit = max(cutoff, own)
-                report.over += max(0, left - self._policy.max_thread_bytes)
-            for line in family:
-                pruned = await self._prune(line, limit)
+        together, each_one = self._policy.max_bytes, self._policy.max_thread_bytes
+        if each_one is not None:
+            async for lines in self._families():
+                own = await self._fit(lambda lines=lines: _listed(lines), each_one)  # type: ignore[misc]
+                self._cutoffs.update(dict.fromkeys(lines, own))
+        # What goes since a thread is too large by itself need not go elsewhere.
+        cutoff = 0 if together is None else await self._fit(self._all, together)
+        done = left = 0
+        async for lines in self._families():
+            before = left
+            for line in lines:
+                pruned, size = await self._prune(line, max(cutoff, self._cutoffs.get(line, 0)))
+                left += size
                 if each is not None:
                     each(pruned)
                     pruned = PrunedThread(
@@ -182,7 +186,13 @@ class _Pass:
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total), line.name)
-        if report.dropped and not self._dry_run:
+            if each_one is not None:
+                report.over += max(0, left - before - each_one)
+        if self._sized:
+            report.left = left
+        if together is not None:
+            report.over = max(report.over, left - together)
+        if (report.dropped or report.bytes > 0) and not self._dry_run:
             await self._backend.tidy()
         return report
 
@@ -193,23 +203,19 @@ class _Pass:
         if self._selection.names is None:
             async for line in self._found():
                 if root_of(line) == line:
-                    yield await self._family(line)
+                    yield await family(self._engine, line)
                 elif not await self._is_found(root_of(line)):
                     yield [line]  # it is meant by itself
             return
         for name in dict.fromkeys(self._selection.names):
             line = Line(self._tenant, name)
             await self._engine.lines.info(line)  # says so if there is none
-            yield await self._family(line) if root_of(line) == line else [line]
-
-    async def _family(self, root: Line) -> list[Line]:
-        others = await self._engine.lines.names(self._tenant, below(root))
-        return [root, *(other for other in others if other != root and root_of(other) == root)]
+            yield await family(self._engine, line)
 
     async def _all(self) -> AsyncIterator[Line]:
         """The lines that are meant."""
-        async for family in self._families():
-            for line in family:
+        async for lines in self._families():
+            for line in lines:
                 yield line
 
     async def _found(self) -> AsyncIterator[Line]:
@@ -243,13 +249,14 @@ class _Pass:
 
     # One thread -----------------------------------------------------------------------------------------------
 
-    async def _prune(self, line: Line, cutoff: int) -> PrunedThread:
+    async def _prune(self, line: Line, cutoff: int) -> tuple[PrunedThread, int]:
+        """What was done to a line, and how many bytes it then takes, where that matters."""
         verdicts: list[Verdict] = []
         try:
             # Most threads have nothing to prune, most of the time: that is seen without a lease.
             found, clean = await self._verdicts(line, cutoff)
             if clean:
-                outcome, verdicts = Outcome(Balance(), 0), found
+                outcome, verdicts = Outcome(Balance(), await self._taken(line)), found
             else:
                 choose = self._choose(line, cutoff, verdicts)
                 rewriter = self._engine.rewriter
@@ -257,15 +264,25 @@ class _Pass:
         except NotFound:
             if self._selection.single:
                 raise
-            return PrunedThread(line.name)  # it was deleted meanwhile
+            return PrunedThread(line.name), 0  # it was deleted meanwhile
         except (Conflict, Denied, Corrupt) as error:
             if self._selection.single:
                 raise
-            return PrunedThread(line.name, problem=str(error), code=error.code)
+            return PrunedThread(line.name, problem=str(error), code=error.code), await self._taken(line)
         checkpoints = tuple(Pruning(each.id, to_datetime(each.time), each.kept, each.reasons) for each in verdicts)
         kept = sum(each.kept for each in checkpoints)
         freed = outcome.freed
-        return PrunedThread(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
+        pruned = PrunedThread(line.name, kept, len(checkpoints) - kept, freed.rows, freed.bytes, checkpoints)
+        return pruned, outcome.size
+
+    async def _taken(self, line: Line) -> int:
+        """How many bytes a line takes as it is, where threads are to keep to a size."""
+        if not self._sized:
+            return 0
+        try:
+            return (await self._engine.lines.summary(line)).size
+        except NotFound:
+            return 0  # it was deleted meanwhile
 
     def _choose(self, line: Line, cutoff: int, verdicts: list[Verdict]) -> Choose:
         """Chooses what the policy does not keep; `verdicts` are then those that were found last."""
@@ -330,19 +347,19 @@ class _Pass:
 
     # A size to keep to ----------------------------------------------------------------------------------------
 
-    async def _fit(self, lines: Callable[[], AsyncIterator[Line]], most: int) -> tuple[int, int]:
-        """The time before which those that may go must, so that lines take no more bytes than that; and how many they
-        then take."""
+    async def _fit(self, lines: Callable[[], AsyncIterator[Line]], most: int) -> int:
+        """The time before which those that may go must, so that lines take no more bytes than that."""
         times = array("q")
         async for line in lines():
-            verdicts, _ = await self._verdicts(line, 0)
+            try:
+                verdicts, _ = await self._verdicts(line, 0)
+            except (Corrupt, NotFound):
+                continue  # nothing of it will go
             times.extend(each.time for each in verdicts if each.kept and not each.stays)
         cutoffs = [0, *(time + 1 for time in sorted(set(times)))]
-        sizes: dict[int, int] = {}
 
         async def fits(at: int) -> bool:
-            sizes[at] = sum([await self._size(line, cutoffs[at]) async for line in lines()])
-            return sizes[at] <= most
+            return sum([await self._size(line, cutoffs[at]) async for line in lines()]) <= most
 
         # Often it does as it is. And where only a little goes, more may be taken than given back: the first state that
         # is kept is then stored whole.
@@ -353,21 +370,19 @@ class _Pass:
                 high = middle
             else:
                 low = middle + 1
-        low = min(low, high)
-        if low not in sizes:
-            await fits(low)
-        return cutoffs[low], sizes[low]
+        return cutoffs[min(low, high)]
 
     async def _size(self, line: Line, cutoff: int) -> int:
         """How many bytes a line takes without what must go."""
+        cutoff = max(cutoff, self._cutoffs.get(line, 0))
         try:
             if (await self._verdicts(line, cutoff))[1]:
-                return (await self._engine.lines.summary(line)).size
+                return await self._taken(line)
             return (await self._engine.rewriter.rehearse(line, self._choose(line, cutoff, []))).size
-        except Denied:
-            return (await self._engine.lines.summary(line)).size
         except NotFound:
             return 0
+        except (Conflict, Denied, Corrupt):
+            return await self._taken(line)  # it will stay as it is
 
 
 async def _listed(lines: Iterable[Line]) -> AsyncIterator[Line]:

@@ -18,6 +18,7 @@ from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding
 from holdfast.engine.records import Line
+from holdfast.engine.words import MANY
 from holdfast.errors import Conflict, Corrupt
 
 _CACHE_BYTES = 16 << 20
@@ -87,16 +88,18 @@ async def _is_same(backend: Backend, memory: Memory, space: Space, line: Line) -
             one, other = await anext(ours, None), await anext(theirs, None)
             if one is None or other is None:
                 return one is other
-            if not same(space, _compared(space, one), _compared(space, other)):
+            if not _agrees(space, one, other):
                 return False
     except Corrupt:
         return False
 
 
-def _compared(space: Space, row: Row) -> Row:
-    """A row without what is only there to tell versions of it apart, and with words in one order."""
-    if space is AGENT_STATES:
-        return row._replace(columns=row.columns[:-1])
+def _agrees(space: Space, row: Row, made: Row) -> bool:
+    """Whether a row says what it would if it were made now."""
     if space is WORDS:
-        return row._replace(columns=(row.columns[0], *sorted(str(row.columns[1]).split())))
-    return row
+        # More words do no harm. While nothing was pruned, steps may get more than they brought; afterwards they do not.
+        words, wanted = (set(str(each.columns[1]).split()) for each in (row, made))
+        return (row.key, row.columns[0]) == (made.key, made.columns[0]) and (MANY in words or wanted <= words)
+    if space is AGENT_STATES:  # but for what is only there to tell versions of it apart
+        row, made = (each._replace(columns=(*each.columns[:-1], 0)) for each in (row, made))
+    return same(space, row, made)

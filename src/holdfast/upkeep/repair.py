@@ -31,7 +31,7 @@ from holdfast.upkeep.heads import Heads
 from holdfast.upkeep.mended import Lost, Mended
 from holdfast.upkeep.mending import mend
 from holdfast.upkeep.sources import Source
-from holdfast.upkeep.storefiles import Files, finish, put_in_order
+from holdfast.upkeep.storefiles import Files, are_damaged, put_in_order, rehearse, seem_damaged
 from holdfast.upkeep.verifying import Report, verify
 
 _CACHE_BYTES = 16 << 20
@@ -109,8 +109,8 @@ async def repair(
         if other is own or (other.url == own.url and own.capabilities.shared):
             raise Invalid("a store is not repaired from itself", where=own.url)
     began = time.monotonic()
-    run = _Run(engine, tenant, [Source(each) for each in sources], dry_run=dry_run)
-    await run.run(threads, heads, progress)
+    run = _Run(engine, tenant, [Source(each) for each in sources], heads, dry_run=dry_run)
+    await run.run(threads, progress)
     run.done.seconds = time.monotonic() - began
     return run.done
 
@@ -142,33 +142,70 @@ async def opened_sources(engine: Engine, given: Sequence[Any], tenant: str) -> A
 class _Run:
     """One repair."""
 
-    def __init__(self, engine: Engine, tenant: str, sources: Sequence[Source], *, dry_run: bool) -> None:
+    def __init__(
+        self, engine: Engine, tenant: str, sources: Sequence[Source], heads: Heads | None, *, dry_run: bool
+    ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._sources = sources
+        self._heads = heads
         self._dry = dry_run
         self.done = Repaired(engine.ground.backend.url, dry_run)
 
-    async def run(self, threads: Sequence[str] | None, heads: Heads | None, progress: Progress | None) -> None:
-        begun = None if self._dry else await finish(self._engine)
-        named = None
-        if threads is not None:
-            there = set(await self._there())
-            named = [name for name in threads if name in there]
-            await self._take([name for name in threads if name not in there])
-        report = await verify(self._engine, self._tenant, named, level=Level.DECODE, heads=heads, progress=progress)
+    async def run(self, threads: Sequence[str] | None, progress: Progress | None) -> None:
+        # Looking around what cannot be read takes long: the files first.
+        if await are_damaged(self._engine) and await self._put_in_order(threads):
+            return
+        begun = self.done.files is not None
+        report = await self.verified(None if begun else threads, progress)
+        if not begun and seem_damaged(report):
+            if await self._put_in_order(threads):
+                return
+            report = await self.verified(threads, progress)
+        await self.rest(report, threads)
+
+    async def _put_in_order(self, threads: Sequence[str] | None) -> bool:
+        """Put the store's own files in order. True if that was only rehearsed, and all else with it."""
+        if self._dry:
+            return await self._rehearse_all(threads)
+        self.done.files = await put_in_order(self._engine, self._tenant)
+        return False
+
+    async def rest(self, report: Report, threads: Sequence[str] | None) -> None:
+        """What there is to do once the store's own files are in order."""
         self.done.threads = report.threads
-        self.done.files = await put_in_order(self._engine, report, dry_run=self._dry) or begun
-        missing: set[str] = set()
-        if self.done.files is not None and not self._dry:
-            report = await verify(self._engine, self._tenant, level=Level.DECODE, heads=heads, progress=progress)
+        missing = set(threads or ())
+        if self.done.files is not None and self.done.files.unreadable:
             for source in self._sources:
                 missing |= set(await source.names(self._tenant))
-        if heads is not None:
+        if self._heads is not None:
             missing |= {each.thread for each in report.findings if each.code is Code.GONE_THREAD}
-        await self._mend(report, heads)
+        await self._mend(report, threads)
         await self._take(sorted(missing - set(await self._there())))
         await self._make_again(report)
+
+    async def verified(self, threads: Sequence[str] | None, progress: Progress | None = None) -> Report:
+        """What is wrong with threads, or with all."""
+        there = None if threads is None else set(await self._there())
+        named = None if threads is None or there is None else [name for name in threads if name in there]
+        return await verify(self._engine, self._tenant, named, level=Level.DECODE, heads=self._heads, progress=progress)
+
+    async def _rehearse_all(self, threads: Sequence[str] | None) -> bool:
+        """Where the store's files would be put in order: do all of it, with a copy that is then removed."""
+        with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+            found = await rehearse(self._engine, self._tenant, str(Path(folder) / "rehearsal.db"))
+            if found is None:
+                return False
+            backend, files = found
+            try:
+                ground = replace(self._engine.ground, backend=backend, cache=Cache(_CACHE_BYTES))
+                run = _Run(Engine(ground), self._tenant, self._sources, self._heads, dry_run=False)
+                run.done.files = files
+                await run.rest(await run.verified(None), threads)
+            finally:
+                await backend.close()
+        self.done = replace(run.done, store=self.done.store, dry_run=True)
+        return True
 
     async def _there(self) -> list[str]:
         holes: list[Hole] = []
@@ -176,18 +213,24 @@ class _Run:
         backend = self._engine.ground.backend
         return [str(row.key[1]) async for row in sturdy_rows(backend, LINES, prefix, holes, bodies=False)]
 
-    async def _mend(self, report: Report, heads: Heads | None) -> None:
+    async def _mend(self, report: Report, threads: Sequence[str] | None) -> None:
         codes = (Code.CUT_OFF, Code.ROLLED_BACK, Code.OTHER_HISTORY)
         behind = {each.thread for each in report.damage if each.code in codes}
-        whole = self.done.files is not None and not self._dry
+        # Rows may have gone that nobody misses; and a thread whose end was cut off is not seen to be damaged.
+        whole = self.done.files is not None and bool(self.done.files.unreadable)
         names = set(report.damaged)
-        if whole and self._sources:
-            names.update(await self._there())  # rows may have gone that nobody misses
-        # A thread that others stand on, or that a source has more of, is not seen to be damaged.
-        names |= set(await self._there()) if self._sources and heads is None and not report.damaged else set()
+        if self._sources:
+            there = await self._there()
+            wanted = there if threads is None or whole else [name for name in threads if name in there]
+            names |= {name for name in wanted if whole or await self._is_behind(name)}
         for name in sorted(names):
             await self._thread(name, whole=whole or name in behind)
-        self.done.left += [each for each in report.damage if not each.thread and self.done.files is None]
+        self.done.left += [each for each in report.damage if not each.thread]
+
+    async def _is_behind(self, name: str) -> bool:
+        """Whether a source has more of a thread that nothing but appends happened to."""
+        line = Line(self._tenant, name)
+        return any([await source.is_ahead(line, self._engine.ground.backend) for source in self._sources])
 
     async def _take(self, names: Sequence[str]) -> None:
         """Take whole threads from a source."""
@@ -198,9 +241,9 @@ class _Run:
     async def _thread(self, name: str, *, whole: bool) -> None:
         line = Line(self._tenant, name)
         if self._dry:
-            mended = await _rehearse(self._engine, line, self._sources, whole=whole)
+            mended = await _rehearse(self._engine, line, self._sources, whole=whole, heads=self._heads)
         else:
-            mended = await mend(self._engine, line, self._sources, whole=whole)
+            mended = await mend(self._engine, line, self._sources, whole=whole, heads=self._heads)
         if mended is not None:
             self.done.mended.append(mended)
             self.done.left += mended.left
@@ -219,14 +262,16 @@ class _Run:
                 await self._engine.indexer.build_line(line)
 
 
-async def _rehearse(engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool) -> Mended | None:
+async def _rehearse(
+    engine: Engine, line: Line, sources: Sequence[Source], *, whole: bool, heads: Heads | None
+) -> Mended | None:
     """What mending would do: done to a copy of the line, in a file that is then removed."""
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         scratch = await SQLite.open(f"sqlite:///{Path(folder) / 'rehearsal.db'}", synchronous="normal")
         try:
             await _copy(engine.ground.backend, scratch, line)
             ground = replace(engine.ground, backend=scratch, cache=Cache(_CACHE_BYTES), project=False)
-            return await mend(Engine(ground), line, sources, whole=whole)
+            return await mend(Engine(ground), line, sources, whole=whole, heads=heads)
         finally:
             await scratch.close()
 

@@ -38,7 +38,8 @@ class Retention:
     - `keep_last`: the last so many
     - `keep_within`: those younger than an age (`"30d"`, `"1h30m"`, or a `timedelta`)
     - `keep_hourly`, `keep_daily`, `keep_weekly`, `keep_monthly`, `keep_yearly`: of each of the last so many hours (and
-      so on) that have checkpoints, the last one. Days begin at midnight in `zone`, weeks on Monday
+      so on) that have checkpoints, the last one. Days begin at midnight in `zone` (None for that of this machine),
+      weeks on Monday
     - `keep_tags`: those with a tag like one of these patterns (`"release-*"`)
     - `keep_named`: those with a name or any tag; on, unless it is turned off
     - `keep_where`: those that a query matches
@@ -62,7 +63,7 @@ class Retention:
     keep_where: str | None = None
     max_thread_bytes: int | None = None
     max_bytes: int | None = None
-    zone: tzinfo = UTC
+    zone: tzinfo | None = UTC
 
     def __post_init__(self) -> None:
         for name in ("keep_last", *(f"keep_{each}" for each in _THINNED), "max_thread_bytes", "max_bytes"):
@@ -79,7 +80,7 @@ class Retention:
         if self.keep_where is not None and not isinstance(self.keep_where, str):
             raise Invalid(f"keep_where is a query, not {type(self.keep_where).__name__}")
         zone: object = self.zone
-        if not isinstance(zone, tzinfo):
+        if not isinstance(zone, tzinfo | None):
             raise Invalid(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
         if self.age is not None and self.age < 0:
             raise Invalid("keep_within is an age, and not negative", where=repr(self.keep_within))
@@ -173,7 +174,7 @@ class Rules(TypedDict, total=False):
     keep_where: str | None
     max_thread_bytes: int | None
     max_bytes: int | None
-    zone: tzinfo
+    zone: tzinfo | None
 
 
 def policy_of(policy: Retention | None, rules: Rules) -> Retention:

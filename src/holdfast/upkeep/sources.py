@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from holdfast.backends.port import Get, Row, Scan
+from holdfast.backends.port import Backend, Get, Row, Scan
 from holdfast.backends.scanning import rows
 from holdfast.backends.spaces import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
 from holdfast.codec.envelope import Context, unwrap
@@ -64,6 +64,28 @@ class Source:
 
     async def _branches(self, line: Line) -> list[Branch]:
         return [Branch.of(row) async for row in rows(self._backend, BRANCHES, tuple(line))]
+
+    async def is_ahead(self, line: Line, backend: Backend) -> bool:
+        """Whether it has more of a line in which nothing but appends happened, there or here, since they were equal."""
+        try:
+            lines, own = await backend.read([Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line))])
+            if not lines or await self.info(line) != info_of(lines[0]):
+                return False
+            theirs = await self.branches(line)
+            for number in sorted({0, *(Branch.of(row).branch for row in own), *(each.branch for each in theirs)}):
+                query = Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False)
+                (ends,) = await backend.read([query])
+                place = (number, Point.of(ends[0]).seq + 1 if ends else 0)
+                if await self.step(line, place, None) is not None:
+                    return True
+        except Corrupt:
+            return True  # that the line is damaged is known anyway
+        return False
+
+    async def hash_at(self, line: Line, place: tuple[int, int]) -> bytes | None:
+        """The hash of the step at a place, also of a pruned one; None if there is none, or it is damaged."""
+        row = await self.step(line, place, None) or await self.stub(line, place, None)
+        return None if row is None else Point.of(row).hash
 
     async def step(self, line: Line, place: tuple[int, int], commit: bytes | None) -> Row | None:
         """The row of a step at a place, if it is sound and has a hash that is expected."""

@@ -1,24 +1,24 @@
 """A store's own files, put in order where they are damaged, so that rows can be read and written again.
 
-A SQLite file is salvaged into a new one. In a store of files, the folder of a thread that cannot be read is moved
-aside. What was damaged is kept in both cases.
+A SQLite file is salvaged into a new one. In a store of files or objects, what can be read of a thread is written anew.
+What was damaged is kept in both cases.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.backends.files import Aside
-from holdfast.backends.files import Files as FileStore
-from holdfast.backends.port import Backend, Ensure
+from holdfast.backends.port import Backend, Put
+from holdfast.backends.shards.backend import Sharded
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrap import Wrapper
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code
 from holdfast.engine.records import is_sound
+from holdfast.errors import Corrupt
 from holdfast.upkeep.verifying import Report
 
 
@@ -31,49 +31,60 @@ class Files(NamedTuple):
     damaged: list[str]
 
 
-async def put_in_order(engine: Engine, report: Report, *, dry_run: bool) -> Files | None:
-    """See to the store's own files, if they are what is wrong. None if there is nothing that can be done."""
-    wrong = [each for each in report.damage if each.code in (Code.UNREADABLE_ROWS, Code.STORE_CHECK)]
-    wrong += [each for each in report.damage if each.code is Code.INDEX_MISMATCH]
+async def put_in_order(engine: Engine, tenant: str) -> Files | None:
+    """See to the store's own files, since they are what is wrong. None if there is nothing that can be done."""
     backend = _innermost(engine.ground.backend)
-    if not wrong:
-        return None
     if isinstance(backend, SQLite):
-        if dry_run:
-            return Files(0, len(wrong), [])
         path = backend.path
         done = await backend.at_rest(lambda: salvage(path, is_sound))
         engine.ground.cache.clear()
         return Files(done.rows, len(done.holes) + done.refused, [done.damaged])
-    if isinstance(backend, FileStore):
-        threads = sorted({each.thread for each in wrong if each.thread and each.code is Code.UNREADABLE_ROWS})
-        if dry_run or not threads:
-            return Files(0, len(wrong), []) if threads else None
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        moved = [await backend.move_aside(report.tenant, name, stamp) for name in threads]
-        kept = await _write_anew(backend, [each for each in moved if each is not None])
+    if isinstance(backend, Sharded):
+        stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+        shards = await backend.damaged(tenant)
+        renewed = [await backend.renew(shard, stamp) for shard in shards]
         engine.ground.cache.clear()
-        return Files(kept, len(wrong), [str(each.path) for each in moved if each is not None])
+        rows = sum(len(each.remains.rows) for each in renewed)
+        return Files(rows, len(shards), [f"{backend.url}/{each.kept}" for each in renewed]) if renewed else None
     return None
 
 
-async def finish(engine: Engine) -> Files | None:
-    """Finish what an interrupted repair began."""
+async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, Files] | None:
+    """A store in a new file, with what would be there once the files were put in order; and what that would do."""
     backend = _innermost(engine.ground.backend)
-    if not isinstance(backend, FileStore):
+    if isinstance(backend, SQLite):
+        path = backend.path
+        done = await backend.at_rest(lambda: salvage(path, is_sound, into=scratch))
+        return await SQLite.open(f"sqlite:///{scratch}"), Files(done.rows, len(done.holes) + done.refused, [])
+    if not isinstance(backend, Sharded):
         return None
-    found = backend.unfinished()
-    return Files(await _write_anew(backend, found), 0, [str(each.path) for each in found]) if found else None
-
-
-async def _write_anew(backend: FileStore, moved: Sequence[Aside]) -> int:
-    """Write the rows of what was moved aside. What is there by now stays."""
+    shards = await backend.damaged(tenant)
+    if not shards:
+        return None
+    target = await SQLite.open(f"sqlite:///{scratch}", synchronous="normal")
     kept = 0
-    for aside in moved:
-        await backend.apply([Ensure(space, row) for space, row in aside.rows])
-        backend.finish(aside)
-        kept += len(aside.rows)
-    return kept
+    try:
+        for shard in await backend.shards(tenant):
+            found = (await backend.remains(shard)).rows
+            await target.apply([Put(space, row) for space, row in found])
+            kept += len(found) if shard in shards else 0
+    except BaseException:
+        await target.close()
+        raise
+    return target, Files(kept, len(shards), [])
+
+
+async def are_damaged(engine: Engine) -> bool:
+    """Whether the store itself finds something wrong with its files."""
+    try:
+        return bool(await engine.ground.backend.check())
+    except Corrupt:
+        return True
+
+
+def seem_damaged(report: Report) -> bool:
+    """Whether what was found in threads speaks for it."""
+    return any(each.code in (Code.UNREADABLE_ROWS, Code.STORE_CHECK, Code.INDEX_MISMATCH) for each in report.damage)
 
 
 def _innermost(backend: Backend) -> Backend:

@@ -104,18 +104,26 @@ async def verify(
     progress: Progress | None = None,
     after: str = "",
     limit: int | None = None,
+    report: Report | None = None,
 ) -> Report:
-    """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit."""
+    """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit. `report` is
+    one to go on with."""
     if heads is not None and heads.tenant != tenant:
         raise Invalid(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
-    return await _Run(engine, tenant, level, heads, progress).run(threads, after, limit)
+    return await _Run(engine, tenant, level, heads, progress, report).run(threads, after, limit)
 
 
 class _Run:
     """One verification."""
 
     def __init__(
-        self, engine: Engine, tenant: str, level: Level, heads: Heads | None, progress: Progress | None
+        self,
+        engine: Engine,
+        tenant: str,
+        level: Level,
+        heads: Heads | None,
+        progress: Progress | None,
+        report: Report | None,
     ) -> None:
         self._engine = engine
         self._backend = engine.ground.backend
@@ -124,7 +132,7 @@ class _Run:
         self._heads = heads
         self._tell = progress
         self._began = time.monotonic()
-        self.report = Report(self._backend.url, tenant, level.value)
+        self.report = report or Report(self._backend.url, tenant, level.value)
 
     async def run(self, threads: Sequence[str] | None, after: str, limit: int | None) -> Report:
         if threads is not None:
@@ -165,7 +173,7 @@ class _Run:
         if self._tell is None:
             return None
         try:
-            return len(await self._engine.lines.names(self._tenant, after=after))
+            return self.report.threads + len(await self._engine.lines.names(self._tenant, after=after))
         except Corrupt:
             return None
 
@@ -225,14 +233,14 @@ class _Run:
                     self.report.add(finding)
 
     async def _compare(self, name: str) -> None:
-        head = None if self._heads is None else self._heads.threads.get(name)
-        if head is None:
+        if self._heads is None or name not in self._heads.threads:
             return
         try:
-            for finding in await compare_head(self._backend, Line(self._tenant, name), head):
+            for finding in await compare_head(self._backend, self._heads, name):
                 self.report.add(finding)
         except Conflict:
-            return  # it changes all the time, by more than appends: nothing can be said of it
+            what = "the thread kept changing, and was not compared with its head"
+            self.report.add(Finding(Code.NOT_COMPARED, what, self._tenant, name))
 
     async def _is_there(self, name: str) -> bool:
         try:

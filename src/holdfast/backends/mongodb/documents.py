@@ -7,7 +7,7 @@ index on `_id` gives the order of keys, and every range under a prefix. The othe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -134,21 +134,27 @@ def order_of(query: Scan) -> Callable[[Row], tuple[Any, ...]]:
 def _within(scan: Scan) -> Document:
     """The condition of a scan by an index."""
     space = scan.space
-    names = space.indexes[scan.by]
+    names = space.order(scan.by)
     conditions = [
         {_field(space, name): _plain(space, name, value)} for name, value in zip(names, scan.prefix, strict=False)
     ]
-    rest = names[len(scan.prefix) :]
     if scan.start:
-        conditions.append(_beyond(space, rest, scan.start, "$gt", "$gte"))
+        conditions.append(_beyond(scan, scan.start, "$gt", "$gte"))
     if scan.stop:
-        conditions.append(_beyond(space, rest, scan.stop, "$lt", "$lt"))
+        conditions.append(_beyond(scan, scan.stop, "$lt", "$lt"))
     return {"$and": conditions} if conditions else {}
 
 
-def _beyond(space: Space, names: Sequence[str], bound: Key, strictly: str, at_last: str) -> Document:
+def _beyond(scan: Scan, bound: Key, strictly: str, at_last: str) -> Document:
     """Columns that compare so to a bound, taken one after another."""
-    values = [(_field(space, name), _plain(space, name, value)) for name, value in zip(names, bound, strict=False)]
+    space, width = scan.space, len(scan.space.indexes[scan.by])
+    given = dict(zip(space.order(scan.by), scan.prefix + bound, strict=False))
+    names = list(given)[len(scan.prefix) :]
+    values = [(_field(space, name), _plain(space, name, given[name])) for name in names]
+    if len(given) > width >= len(scan.prefix):
+        # The index ends with whole keys, which are compared at once: one that ends earlier comes before all that go on.
+        key = tuple(given[name] for name in space.key if name in given)
+        values[width - len(scan.prefix) :] = [("_id", id_of(space, key))]
     last = len(values) - 1
     return {
         "$or": [

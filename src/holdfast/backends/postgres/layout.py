@@ -136,11 +136,6 @@ def tables(clients: bool = False) -> list[str]:
     return [space.name for space in SPACES] + ["clients"] * clients
 
 
-def order(space: Space, by: str) -> list[str]:
-    """The columns of a full order: those of an index, then those of the key that it lacks."""
-    return list(dict.fromkeys((*space.order(by), *space.key)))
-
-
 def _table(schema: str, space: Space) -> str:
     columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
     lines = [*columns, "body bytea NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
@@ -154,7 +149,7 @@ def _table(schema: str, space: Space) -> str:
 
 def _indexes(schema: str, space: Space) -> list[str]:
     return [
-        f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({', '.join(order(space, index))});"
+        f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({', '.join(space.order(index))});"
         for index in space.indexes
     ]
 

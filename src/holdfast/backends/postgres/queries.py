@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from holdfast.backends.port import Get, Query, Row
-from holdfast.backends.postgres.layout import order, quoted
+from holdfast.backends.postgres.layout import quoted
 from holdfast.backends.postgres.link import Statement
 from holdfast.backends.postgres.values import Value, array_of, unescape, value
 from holdfast.backends.spaces import SPACES, Json, Scalar, Space, Words
@@ -148,7 +148,7 @@ def _select(schema: str, shape: _Shape, columns: str, first: int) -> str:
     if shape.keys:
         arrays = ", ".join(f"${at}::{_CASTS[kind]}" for at, kind in enumerate(space.key.values(), first))
         return f"{select} WHERE ({', '.join(space.key)}) IN (SELECT * FROM unnest({arrays}))"  # noqa: S608
-    names = order(space, shape.by)
+    names = space.order(shape.by)
     rest = names[shape.equal :]
     parts = [f"{name} = ${at}" for at, name in enumerate(names[: shape.equal], first)]
     at = first + shape.equal

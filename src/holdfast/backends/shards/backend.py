@@ -14,6 +14,8 @@ from holdfast.backends.shards.blobs import Blobs, Patient, within
 from holdfast.backends.shards.core import Core
 from holdfast.backends.shards.formats import check_values
 from holdfast.backends.shards.lanes import Lanes
+from holdfast.backends.shards.renewing import Renewed, Renewing
+from holdfast.backends.shards.salvage import Remains
 from holdfast.backends.shards.tidying import Tidying
 from holdfast.backends.shards.transactions import Transactions, shards_of
 from holdfast.errors import Invalid, Unavailable
@@ -34,6 +36,7 @@ class _Open:
         self.answers = Answers(self.core)
         self.transactions = Transactions(self.core, self.lanes, self.answers)
         self.tidying = Tidying(self.core, self.lanes, timeout)
+        self.renewing = Renewing(self.core, self.tidying, timeout)
         self.under_way: set[asyncio.Future[int | None]] = set()
 
 
@@ -66,6 +69,22 @@ class Sharded(Looped):
 
     async def tidy(self) -> None:
         await self._took_long(self._tidy)
+
+    async def damaged(self, tenant: str) -> list[str]:
+        """The shards of a tenant of which an object is damaged or missing, by their folders."""
+        return await self._took_long(lambda: self._opened().renewing.damaged(tenant))
+
+    async def shards(self, tenant: str) -> list[str]:
+        """All shards of a tenant, by their folders."""
+        return await self._took_long(lambda: self._opened().renewing.shards(tenant))
+
+    async def remains(self, shard: str) -> Remains:
+        """What can be read of a damaged shard."""
+        return await self._took_long(lambda: self._opened().renewing.rehearse(shard))
+
+    async def renew(self, shard: str, stamp: str) -> Renewed:
+        """Begin a damaged shard anew with what can be read of it. Its objects are kept."""
+        return await self._took_long(lambda: self._opened().renewing.renew(shard, stamp))
 
     async def status(self) -> dict[str, int | float | str]:
         asked = await self._asked(self._requests)

@@ -222,7 +222,7 @@ class Core:
 
     async def _take(self, view: View, name: str) -> bool:
         """Take a birth or a fold, if it is there."""
-        data = await self._described(name) if view.token else await self.blobs.get(name)
+        data = await self.described(name) if view.token else await self.blobs.get(name)
         if name != view.next_name():
             return True  # somebody else took it meanwhile
         if data is None or (not view.token and _life(data, name) == view.buried):
@@ -288,7 +288,7 @@ class Core:
 
     async def _read_folds(self, view: View, token: str) -> None:
         name = naming.fold(view.folder, token)
-        data = await self._described(name)
+        data = await self.described(name)
         if data is None:
             raise Stale
         fold = decode(FOLD, Fold, data, name)
@@ -316,7 +316,7 @@ class Core:
                 break
             self._absorb(view, name, data)
 
-    async def _described(self, name: str) -> bytes | None:
+    async def described(self, name: str) -> bytes | None:
         """The start of an object, up to its bodies at least."""
         token = name.rpartition("/")[2]
         whole = self.bodies.known(name, token)
@@ -371,7 +371,7 @@ class Core:
         if naming.life_of(entry.token) != naming.life_of(view.token):
             return None
         fold_name = naming.fold(view.folder, entry.token)
-        data = await self._described(fold_name)
+        data = await self.described(fold_name)
         if data is not None:
             counted = entry.id in decode(FOLD, Fold, data, fold_name).entries
         else:

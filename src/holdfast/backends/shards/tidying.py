@@ -10,7 +10,7 @@ from holdfast.backends.shards import naming
 from holdfast.backends.shards.blobs import clock, together, within
 from holdfast.backends.shards.core import Core
 from holdfast.backends.shards.entries import Draft
-from holdfast.backends.shards.formats import IN_FOLD
+from holdfast.backends.shards.formats import FOLD, IN_FOLD, Fold, decode, missing
 from holdfast.backends.shards.lanes import Lanes
 from holdfast.backends.shards.stale import Patience, Stale
 from holdfast.backends.shards.view import Located, View
@@ -50,7 +50,7 @@ class Tidying:
         for shard in await self._shards():
             with within(self._timeout):
                 try:
-                    await self._check(shard)
+                    await self.check_shard(shard)
                 except (Corrupt, Unsupported) as error:
                     found.append(str(error))
         return found
@@ -87,16 +87,23 @@ class Tidying:
 
     # Checking
 
-    async def _check(self, shard: str) -> None:
+    async def check_shard(self, shard: str) -> None:
+        """Read all of a shard anew. `Corrupt` if something of it is damaged or missing."""
         patience = Patience()
         while True:
             core = Core(self._core.blobs, self._core.where, self._core.grace)  # one that remembers nothing
-            tokens = [_token(blob.name, shard) for blob in await core.blobs.listed(shard)]
+            names = [blob.name for blob in await core.blobs.listed(shard)]
+            tokens = [_token(name, shard) for name in names]
             view = await core.fresh(shard)
+            if not view.token and await self._lacks_birth(view):
+                raise missing(naming.birth(shard))
             life = naming.life_of(view.token)
             later = [token for token in tokens if token and life == naming.life_of(token)]
             if any(naming.number_of(token) > view.epoch for token in later):
                 raise Corrupt("a fold is missing", where=shard, hint="Restore it from a backup or a mirror")
+            log = f"{naming.log(shard, view.token)}/"
+            if any(int(name[len(log) :]) >= view.position for name in names if name.startswith(log)):
+                raise Corrupt("an entry of a log is missing", where=shard, hint="Restore it from a backup or a mirror")
             located = [view.locate(row) for _, row in view.everything()]
             try:
                 for chunk in _chunks(located):
@@ -105,6 +112,29 @@ class Tidying:
                 patience.bear(stale)
             else:
                 return
+
+    async def _lacks_birth(self, view: View) -> bool:
+        """Whether a shard that seems not to be born has objects of a life that has not ended."""
+        blobs = self._core.blobs
+        listed = [blob.name for blob in await blobs.listed(view.folder)]
+        if naming.birth(view.folder) in listed:
+            return False
+        ended: set[str] = set()
+        lives: set[str] = set()
+        for name in listed:
+            token = _token(name, view.folder)
+            # Of a single entry, a writer that came much too late is the cause.
+            if not name.startswith(f"{naming.folds(view.folder)}/"):
+                lives |= {naming.life_of(token)} if name == naming.entry(view.folder, token, 1) else set()
+                continue
+            lives.add(naming.life_of(token))
+            data = await self._core.described(name)
+            try:
+                if data is not None and decode(FOLD, Fold, data, name).removed:
+                    ended.add(naming.life_of(token))
+            except (Corrupt, Unsupported):
+                continue
+        return bool(lives - ended)
 
     # Tidying
 
@@ -166,7 +196,12 @@ class Tidying:
         listed = await blobs.listed(view.folder)
         birth = naming.birth(view.folder)
         if all(blob.name != birth for blob in listed):
-            await blobs.delete([blob.name for blob in listed if times.over(blob.modified)])
+            if await self._lacks_birth(view):
+                raise missing(birth)
+            # The fold that tells that a life has ended goes last: without it, its birth would be missed.
+            old = sorted(blob.name for blob in listed if times.over(blob.modified))
+            for kind in ("log", "fold"):
+                await blobs.delete([name for name in old if name.startswith(f"{view.folder}/{kind}/")])
             return
         # Somebody begins a new life; or has ended one, and may still be about to delete its birth.
         ended = [blob.modified for blob in listed if _life(blob.name, view.folder) == view.buried != ""]

@@ -51,7 +51,7 @@ from holdfast.backends.sqlite import errors
 from holdfast.backends.sqlite.connections import Connections
 from holdfast.backends.sqlite.files import Patience, Settings, missing, viewed
 from holdfast.backends.sqlite.layout import STATEMENTS
-from holdfast.backends.sqlite.words import change_words, find_words, merge
+from holdfast.backends.sqlite.words import change_words, find_words, look_anew, merge
 from holdfast.backends.urls import switch
 from holdfast.errors import Config, Denied, Unavailable
 
@@ -484,12 +484,17 @@ def _size(cursor: apsw.Cursor, path: str) -> int:
 
 def _check(cursor: apsw.Cursor, with_checksums: bool) -> list[str]:
     cursor.execute("PRAGMA shrink_memory")  # so that pages are read, and their checksums looked at
+    cursor.execute("BEGIN")
     try:
+        look_anew(cursor)
         found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check") if row != ("ok",)]
     except apsw.Error as error:
         if not errors.is_damage(error):
             raise
         found = [f"a page is damaged, and checking ended there: {error}"]
+    finally:
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
     if with_checksums and cursor.execute("PRAGMA checksum_verification").get != "1":
         found.append("the pages of the file carry no checksums, or this apsw does not know them")
     return found

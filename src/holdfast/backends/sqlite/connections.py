@@ -16,6 +16,7 @@ from typing import TypeVar
 import apsw
 
 from holdfast.backends.sqlite import files
+from holdfast.backends.sqlite.errors import is_damage
 from holdfast.backends.sqlite.files import Settings
 from holdfast.errors import Unavailable
 
@@ -75,13 +76,17 @@ class Connections:
     # For reading
 
     def use(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
-        """Do something with a connection for reading. One that something went wrong with is not used again."""
+        """Do something with a connection for reading. One that something went wrong with is not used again, unless it is
+        only what is in the file: whoever reads around damage meets that many times."""
         thread = threading.get_ident()
         good = False
         interrupt: BaseException | None = None
         try:
             result = action(self.borrow(thread), argument)
             good = True
+        except apsw.Error as error:
+            good = is_damage(error) and self._end_reading(thread)
+            raise
         finally:
             # Here and not in a function: a signal could prevent the call.
             while thread in self._lent:
@@ -92,6 +97,13 @@ class Connections:
             if interrupt is not None:
                 raise interrupt
         return result
+
+    def _end_reading(self, thread: int) -> bool:
+        """End the transaction of a connection, if there is one; whether it can be used again."""
+        cursor = self._lent[thread]
+        if cursor is not None and cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
+        return cursor is not None
 
     def borrow(self, thread: int) -> apsw.Cursor:
         """A connection for a thread, until `give_back`."""

@@ -6,6 +6,8 @@ once, so that SQLite's prepared statements are found again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.backends.spaces import (
     CONVERSATIONS,
     LATER,
@@ -79,14 +81,9 @@ def _table(space: Space, unless: str = "") -> str:
 
 def _indexes(space: Space) -> list[str]:
     return [
-        f"CREATE INDEX {space.name}_{index} ON {space.name} ({', '.join(order(space, index))})"
+        f"CREATE INDEX {space.name}_{index} ON {space.name} ({', '.join(space.order(index))})"
         for index in space.indexes
     ]
-
-
-def order(space: Space, by: str) -> list[str]:
-    """The columns of a full order: those of an index, then those of the key that it lacks."""
-    return list(dict.fromkeys((*space.order(by), *space.key)))
 
 
 class Statements:
@@ -106,9 +103,9 @@ class Statements:
         self.insert = f"{insert} ON CONFLICT DO NOTHING"
         """Store a row unless its key is taken."""
         self.put = f"{insert} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {values}"
+        """Store a row in place of another."""
         if space in _SHRINKING:
             self.put = insert.replace("INSERT", "INSERT OR REPLACE", 1)
-        """Store a row in place of another."""
         self.delete = [
             f"DELETE FROM {space.name} WHERE {_equal(key[:width])}"  # noqa: S608
             for width in range(len(key) + 1)
@@ -131,7 +128,7 @@ class Statements:
 
 
 def _scan(space: Space, by: str, prefix: int, start: int, stop: int, reverse: bool, bodies: bool) -> str:
-    names = order(space, by)
+    names = space.order(by)
     rest = names[prefix:]
     where = " AND ".join((_equal(names[:prefix]), *_compare(rest[:start], ">="), *_compare(rest[:stop], "<")))
     columns = ", ".join((*space.all_columns, "body" if bodies else "x''"))
@@ -139,11 +136,11 @@ def _scan(space: Space, by: str, prefix: int, start: int, stop: int, reverse: bo
     return f"SELECT {columns} FROM {space.name} WHERE {where} ORDER BY {ordering} LIMIT ?"  # noqa: S608
 
 
-def _equal(names: list[str]) -> str:
+def _equal(names: Sequence[str]) -> str:
     return " AND ".join(f"{name} = ?" for name in names) or "true"
 
 
-def _compare(names: list[str], operator: str) -> list[str]:
+def _compare(names: Sequence[str], operator: str) -> list[str]:
     return [f"({', '.join(names)}) {operator} ({', '.join('?' * len(names))})"] if names else []
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import apsw
 
@@ -41,43 +42,55 @@ class Salvaged(NamedTuple):
     damaged: str
 
 
-def salvage(path: str, sound: Sound, tell: Callable[[str], None] | None = None) -> Salvaged:
-    """Put a new file in the place of a damaged one, with all that can be read of that.
+def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
+    """Put a new file in the place of a damaged one, with all that can be read of that; or only make the new file, under
+    another name.
 
     `Conflict` while another process has the file open. `Corrupt` if nothing can be read of it. Begun again after an
     interruption, it starts anew; nothing was changed before the new file was complete.
     """
-    connection = _connect(path)
+    connection = _connect(path, alone=into is None)
     try:
-        new = Path(f"{path}.salvage")
+        new = Path(into or f"{path}.salvage")
         _remove(new)
         source = _Source(connection)
         tables = source.tables()
-        target = run(SQLite.open(f"sqlite:///{new}"))
+        target = run(SQLite.open(f"sqlite:///{quote(str(new))}"))
         try:
             copied = _Copy(source, target, sound)
             for space in SPACES:
                 if space.name in tables:
-                    if tell is not None:
-                        tell(space.name)
                     run(copied.space(space))
             wrong = run(target.check())
         finally:
             run(target.close())
+        kept = _count(str(new))
         if wrong:
             raise Corrupt(f"the salvaged file is not sound: {wrong[0]}", where=str(new), hint="Look at the disk")
-        damaged = _swap(connection, Path(path), new)
+        damaged = "" if into is not None else str(_swap(connection, Path(path), new))
     finally:
         connection.close(force=True)
-    return Salvaged(copied.rows, copied.refused, copied.holes, str(damaged))
+    return Salvaged(kept, copied.refused, copied.holes, damaged)
 
 
-def _connect(path: str) -> apsw.Connection:
-    """A connection that keeps others out."""
-    settings = Settings(path, path, "full", 1.0, None, exclusive=True)
-    connection = files.connect(settings)
+def _count(path: str) -> int:
+    """How many rows there are."""
+    connection = files.connect(Settings(path, path, "full", 1.0, None, exclusive=False))
     try:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        counts = [connection.execute(f"SELECT count(*) FROM {space.name}").get for space in SPACES]  # noqa: S608
+        return sum(map(int, counts))
+    finally:
+        connection.close(force=True)
+
+
+def _connect(path: str, *, alone: bool) -> apsw.Connection:
+    """A connection to the file; one that keeps others out, if it is to be alone."""
+    connection = files.connect(Settings(path, path, "full", 1.0, None, exclusive=alone))
+    try:
+        if alone:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        else:
+            connection.execute("PRAGMA query_only = 1")
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema").get  # noqa: B018 - takes the lock
         except errors.BUSY as error:
@@ -165,7 +178,6 @@ class _Copy:
         self._target = target
         self._sound = sound
         self._batch: list[Ensure] = []
-        self.rows = 0
         self.refused = 0
         self.holes: list[Hole] = []
 
@@ -200,7 +212,6 @@ class _Copy:
 
     async def _take(self, space: Space, row: Row) -> None:
         self._batch.append(Ensure(space, row))
-        self.rows += 1
         if len(self._batch) >= _BATCH:
             await self._flush()
 

@@ -27,11 +27,17 @@ _DROP = "DROP TABLE IF EXISTS words_index"
 _INSERT = "INSERT INTO words_index (rowid, words) VALUES (?, ?)"
 _UPDATE = "UPDATE words_index SET words = ? WHERE rowid = ?"
 _MERGE = "INSERT INTO words_index (words_index, rank) VALUES ('merge', ?)"
+# Once so many of a hundred rows are gone, FTS5 writes a part of the index anew, in the middle of what removes them. A
+# large removal takes three times as long then, and all writers wait for it. So that is left to `merge`.
+_MERGE_GONE = "INSERT INTO words_index (words_index, rank) VALUES ('deletemerge', ?)"
+_NEVER, _SOON = 0, 10
+_LOOK = "SELECT 1 FROM words_index WHERE rowid = 0"
 _NUMBER = f"SELECT {NUMBER} FROM words WHERE {' AND '.join(f'{name} = ?' for name in WORDS.key)}"  # noqa: S608 - our own
+_DELETE_ONE = "DELETE FROM words_index WHERE rowid = ?"
 _DELETE = [
     f"DELETE FROM words_index WHERE rowid IN (SELECT {NUMBER} FROM words WHERE"  # noqa: S608 - our own names
     f" {' AND '.join(f'{name} = ?' for name in list(WORDS.key)[:width])})"
-    for width in range(1, len(WORDS.key) + 1)
+    for width in range(1, len(WORDS.key))
 ]
 # Joined in this order: the index gives numbers, from the last on, and each is then looked up.
 _MATCH = f"""
@@ -93,10 +99,21 @@ def find_words(cursor: apsw.Cursor, match: Match) -> Matches:
 
 def merge(cursor: apsw.Cursor, pages: int) -> bool:
     """Have the index let go of some of what was removed from it; whether there may be more."""
-    before = cursor.connection.total_changes()
+    done = 0
     with _if_there():
+        cursor.execute(_MERGE_GONE, (_SOON,))
+        before = cursor.connection.total_changes()
         cursor.execute(_MERGE, (pages,))
-    return cursor.connection.total_changes() - before > 1
+        done = cursor.connection.total_changes() - before
+        cursor.execute(_MERGE_GONE, (_NEVER,))
+    return done > 1
+
+
+def look_anew(cursor: apsw.Cursor) -> None:
+    """Have FTS5 see how the index is now. It remembers that, and where the index is checked does not ask whether others
+    changed it since: what they removed would count as damage."""
+    with _if_there():
+        cursor.execute(_LOOK).fetchall()
 
 
 def _forget(cursor: apsw.Cursor, prefix: Key) -> None:
@@ -104,7 +121,11 @@ def _forget(cursor: apsw.Cursor, prefix: Key) -> None:
         cursor.execute(_DROP)
         return
     with _if_there():
-        cursor.execute(_DELETE[len(prefix) - 1], prefix)
+        if len(prefix) < len(WORDS.key):
+            cursor.execute(_DELETE[len(prefix) - 1], prefix)
+        elif (number := cursor.execute(_NUMBER, prefix).get) is not None:
+            # Not as the others: what may remove several has FTS5 write all that it has not written yet.
+            cursor.execute(_DELETE_ONE, (number,))
 
 
 def _indexed(cursor: apsw.Cursor, sql: str, bound: tuple[Any, ...]) -> None:
@@ -114,6 +135,7 @@ def _indexed(cursor: apsw.Cursor, sql: str, bound: tuple[Any, ...]) -> None:
         made = True
     if not made:
         cursor.execute(_MAKE)
+        cursor.execute(_MERGE_GONE, (_NEVER,))
         cursor.execute(sql, bound)
 
 

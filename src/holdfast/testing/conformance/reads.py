@@ -149,6 +149,11 @@ class Reads(Suite):
         assert seqs(store.scan(STEPS, line, by="id", reverse=True)) == in_order[::-1]
         assert seqs(store.scan(STEPS, (*line, "same"), by="id", start=(1,), stop=(2,))) == in_order[1:4]
         assert seqs(store.scan(STEPS, (*line, "same", 1), by="id", reverse=True, limit=2)) == [(1, 2), (0, 10)]
+        # Whoever reads in pages goes on from a row, and many may have the same id.
+        assert seqs(store.scan(STEPS, line, by="id", start=("same", 1, 0, 10))) == in_order[2:]
+        assert seqs(store.scan(STEPS, line, by="id", start=("same", 1, 1), stop=("same", 2, 0, 9))) == in_order[3:4]
+        assert seqs(store.scan(STEPS, line, by="id", stop=("same", 1, 1))) == in_order[:3]
+        assert seqs(store.scan(STEPS, (*line, "same", 1, 0), by="id", start=(3,), reverse=True)) == [(0, 10)]
 
     def test_without_bodies(self, store: Driven) -> None:
         store.fill(STEPS, GRID)

@@ -1,0 +1,121 @@
+"""A state of which places are looked at, without reading more of it than lies on the way."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast.codec.jsonform import to_json
+from holdfast.engine.core import Engine
+from holdfast.engine.records import Line, Point
+from holdfast.engine.states import Held
+from holdfast.history.edits import NOTHING, Path, tree_of
+from holdfast.history.touching import inside
+from holdfast.model import views
+from holdfast.model.drafts import Draft, MapDraft, as_dict, draft
+from holdfast.model.nodes import Item, Origin
+from holdfast.model.objects import is_pointer
+from holdfast.model.operations import LoadLarge
+from holdfast.model.trees import Rounds, Workspace
+
+T = TypeVar("T")
+
+NOWHERE = Origin(0, 0)
+"""Where nothing comes from."""
+
+
+class Found(NamedTuple):
+    """What is at a place: the value, or in an object of a class its JSON form; and the step that wrote it."""
+
+    value: Draft | None
+    tree: Any
+    origin: Origin
+    items: int
+    """At which part of the path an item of a list stands; -1 if none does. What is below it was written with it."""
+    path: Path
+    """The path, with places in lists counted from the start."""
+
+
+class Look:
+    """A state of which places are looked at."""
+
+    def __init__(self, engine: Engine, line: Line, point: Point) -> None:
+        self._engine = engine
+        self._line = line
+        self.point = point
+        self._held: Held | None = None
+        self._ws = Workspace()
+        self._draft: MapDraft | None = None
+
+    async def _state(self) -> tuple[Held, MapDraft]:
+        if self._held is None or self._draft is None:
+            held = await self._engine.states.hold(self._line, self.point)
+
+            async def drafted(load: LoadLarge) -> MapDraft:
+                rounds = draft(self._ws, held.root, held.tail, load)
+                return await self._engine.states.nodes(self._line, held, rounds)
+
+            self._held, self._draft = held, await self._engine.states.with_large(self._line, held, drafted)
+        return self._held, self._draft
+
+    async def nodes(self, rounds: Rounds[T]) -> T:
+        """What a computation over the state's nodes returns."""
+        held, _ = await self._state()
+        return await self._engine.states.nodes(self._line, held, rounds)
+
+    async def place(self, path: Path) -> Found | None:
+        """What is at a place; None if there is nothing."""
+        _, state = await self._state()
+        value: Draft = state
+        origin, items = NOWHERE, -1
+        here: list[Any] = []
+        for depth, part in enumerate(path):
+            value = await self._fetched(value)
+            length = views.length(value)
+            entries = as_dict(value, origin)
+            if length is not None:
+                if type(part) is not int or not -length <= part < length:
+                    return None
+                start = part % length
+                here.append(start)
+                ((value, origin),) = await self.nodes(views.written_items(self._ws, value, origin, start, start + 1))
+                items = depth if items < 0 else items
+            elif entries is not None:
+                entry = await self.nodes(views.one(self._ws, entries, self._engine.ground.codec.pack(part)))
+                if entry is None:
+                    return None
+                value, origin = entry
+                here.append(part)
+            else:
+                tree = inside(to_json(value) if isinstance(value, bytes) else None, path[depth:])
+                return None if tree is NOTHING else Found(None, tree, origin, items, (*here, *path[depth:]))
+        return Found(value, NOTHING, origin, items, tuple(here))
+
+    async def _fetched(self, value: Draft) -> Draft:
+        if not isinstance(value, bytes) or not is_pointer(value):
+            return value
+        held, _ = await self._state()
+        known = held.fresh.get(value)
+        return known if known is not None else (await self._engine.states.large(self._line, [value]))[value]
+
+    async def tree(self, found: Found) -> Any:
+        """A value in JSON form; large ones that stand as pointers stay so."""
+        if found.value is None:
+            return found.tree
+        return tree_of(await self.nodes(views.whole(self._ws, found.value)), {})
+
+    async def items(self, found: Found, start: int, stop: int) -> list[Item]:
+        """Items of a list, each with the step that wrote it."""
+        value = found.value
+        return (
+            [] if value is None else await self.nodes(views.written_items(self._ws, value, found.origin, start, stop))
+        )
+
+    async def all_items(self, found: Found) -> list[Item]:
+        """All items of a list."""
+        return await self.items(found, 0, 0 if found.value is None else views.length(found.value) or 0)
+
+    async def keys(self, found: Found) -> list[Any] | None:
+        """The keys of a dict; None if it is none."""
+        value = found.value
+        packed = None if value is None else await self.nodes(views.keys(self._ws, value))
+        return None if packed is None else self._engine.ground.codec.unpack_items(packed)
