@@ -17,6 +17,7 @@ from holdfast.errors import Invalid
 from holdfast.operations import Basics
 
 if TYPE_CHECKING:
+    from holdfast.engine.findings import Finding
     from holdfast.engine.moving import Copied, Tell
     from holdfast.engine.words import Indexed, Progress
     from holdfast.history.blame import Origin, Revised
@@ -194,7 +195,7 @@ class Operations(Basics):
     async def switch(self, thread: str, branch: str) -> Checkpoint:
         """Make a branch the one that goes on: its last checkpoint becomes the latest of the thread.
 
-        Unless the latest is one of its own already, a checkpoint of kind `switch` is saved on it, which changes nothing.
+        Unless the latest is one of its own already, a checkpoint of kind `switch` is saved on it; it changes nothing.
         """
         from holdfast.history import branching
 
@@ -368,6 +369,7 @@ class Operations(Basics):
         progress: Progress | None = None,
         after: str = "",
         limit: int | None = None,
+        each: Callable[[Finding], None] | None = None,
     ) -> Report:
         """See whether a thread, or all of this tenant's and the store itself, are as they were written.
 
@@ -375,7 +377,7 @@ class Operations(Basics):
         everything there that a state needs) or `decode` (every state put together, every value decoded). Against
         `heads` that were exported before, even a lost end is found. What is found is in the report; nothing is raised
         and nothing changed. Writers may go on meanwhile. `after` a thread by name, and for a `limit` of threads, a long
-        verification is done in parts: `report.next` says where to go on.
+        verification is done in parts: `report.next` says where to go on. `each` is told of findings as they are made.
         """
         from holdfast.upkeep import verifying
 
@@ -389,6 +391,7 @@ class Operations(Basics):
             progress=progress,
             after=after,
             limit=limit,
+            each=each,
         )
 
     @operation

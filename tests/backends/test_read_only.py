@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -13,6 +16,8 @@ from holdfast.backends.spaces import JOBS, LATER, LINES
 from holdfast.backends.sqlite.files import checksum_vfs
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Denied, NotFound
+from holdfast.ops.checks import Level
+from holdfast.ops.doctor import doctor
 
 
 @pytest.fixture(params=["sqlite", "file"])
@@ -50,11 +55,55 @@ def test_it_makes_none(scheme: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def no_entry(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have all that is in a folder be what this user may not know of."""
+    look = os.stat
+
+    def stat(path: Any, **more: Any) -> os.stat_result:
+        if isinstance(path, str | Path) and folder in Path(path).parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+
+
+def test_where_this_user_may_not_look(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_entry(monkeypatch, tmp_path)
+    with pytest.raises(Denied, match="may not look"):
+        holdfast.open(url, read_only=True)
+    found = {check.code: check for check in doctor(url)}
+    assert found["store-permissions"].level is Level.PROBLEM
+    assert found["store-opens"].level is Level.PROBLEM
+
+
 def test_it_is_on_or_off(url: str) -> None:
     with pytest.raises(Config, match="read_only"):
         holdfast.open(url, read_only="perhaps")
     with holdfast.open(f"{url}?read_only=true") as store, pytest.raises(Denied):
         store.put("t", {})
+
+
+def test_the_doctor_looks_at_a_file_in_a_folder_that_nobody_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite could not even read it if it were opened as usual: it would make a log beside."""
+    path = tmp_path / "store.db"
+    holdfast.open(f"sqlite:///{path}").close()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    opened: list[str] = []
+    connect = apsw.Connection
+
+    def noted(name: str, **more: Any) -> apsw.Connection:
+        opened.append(name)
+        return connect(name, **more)
+
+    monkeypatch.setattr(apsw, "Connection", noted)
+    found = {check.code: check for check in doctor(f"sqlite:///{path}")}
+    assert found["store-permissions"].level is Level.PROBLEM
+    assert found["sqlite-vacuum"].level is Level.OK
+    assert opened
+    assert all("immutable=1" in name for name in opened if str(tmp_path) in name)
 
 
 def test_a_file_that_nobody_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,14 @@ def test_a_query_that_cannot_be_read_is_shown_with_a_caret(hf: Hf) -> None:
     assert hf("grep").code == 2
 
 
+def test_a_query_that_starts_with_a_dash(hf: Hf) -> None:
+    wrong = hf("grep", "-role:user message")
+    assert wrong.code == 2
+    assert "A query that starts with a dash follows two: holdfast grep -- '-word'" in wrong.err
+    assert len(hf("grep", "--", "-role:user message").lines) == 3
+    assert len(hf("grep", "-l", "--", "-role:user", "message").lines) == 1
+
+
 def test_the_index_is_made_kept_and_removed(hf: Hf, url: str) -> None:
     result = hf("grep", "--index", "message")
     assert "The index has the words of 3 threads; 10 steps were new." in result.err

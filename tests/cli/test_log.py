@@ -82,6 +82,8 @@ def test_internal_channels_are_for_those_who_ask(url: str, hf: Hf) -> None:
     assert g1.startswith("g1 (HEAD -> main) -__checkpoint__, -branch:to:model, -join:a+b:c (")
     assert g0.startswith("g0 __checkpoint__{1}, branch:to:model=null, join:a+b:c[1], n=1 (")
     assert hf("log", "graph", "--json").records[1]["changed"] == [*inner, "n"]
+    assert "__checkpoint__" not in hf("log", "graph", "-p").out
+    assert "__checkpoint__ (added)" in hf("log", "graph", "-p", "--all-channels").out
     shown = hf("show", "graph", "g0").out
     assert "\nn: 1\n\n… 3 internal channels (--all-channels shows all)\n" in shown
     assert "__checkpoint__" not in shown
@@ -166,6 +168,14 @@ def test_with_what_each_changed(hf: Hf) -> None:
     assert {"op": "replace", "path": "/count", "value": 5} in record["patch"]
 
 
+def test_a_patch_with_large_values(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        store.put("large", {"text": "x" * 2_000_000})
+    found = hf("log", "large", "-p", "--json")
+    assert found.code == 0
+    assert found.records[0]["patch"] == [{"op": "add", "path": "/text", "value": "x" * 2_000_000}]
+
+
 def test_those_that_a_query_finds(hf: Hf) -> None:
     assert first_words(hf("log", "t1", "--oneline", "--where", "meta.n>=4")) == ["c5", "c4"]
     assert first_words(hf("log", "t1", "--oneline", "--where", "meta.n<4", "-n", "1")) == ["c3"]
@@ -175,6 +185,11 @@ def test_those_that_a_query_finds(hf: Hf) -> None:
     wrong = hf("log", "t1", "--where", "nonsense:1")
     assert (wrong.code, wrong.out) == (2, "")
     assert "column 1" in wrong.err
+
+
+def test_a_query_that_rows_answer_opens_nothing(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.words.Indexer.brought", None)
+    assert first_words(hf("log", "t1", "--oneline", "--where", "kind:save step<2")) == ["c1", "c0"]
 
 
 def test_wrong_names(hf: Hf) -> None:

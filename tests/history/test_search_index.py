@@ -93,6 +93,17 @@ def test_many_steps_are_built_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert by_index(store, "word*") == list("0123456789")
 
 
+def test_what_was_changed_last_is_found_first_also_where_the_index_came_later(url: str) -> None:
+    with holdfast.open(url) as store:
+        for thread in ("c", "a", "b"):
+            for n in range(2):
+                store.put(thread, {"say": f"hello {n}"}, id=f"{thread}{n}")
+        scanned = [match.id for match in store.search("hello").matches]
+        assert scanned == ["b1", "b0", "a1", "a0", "c1", "c0"]
+        store.index()
+        assert [match.id for match in store.search("hello").matches] == scanned
+
+
 def test_no_index_any_more(url: str) -> None:
     with holdfast.open(url) as store:
         assert store.drop_index() is False
@@ -103,6 +114,17 @@ def test_no_index_any_more(url: str) -> None:
         store.put("t", {"say": "hello again"}, id="2")
         assert rows(store, "t") == set()
         assert store.search("hello").how == "scan"
+
+
+def test_dropped_between_two_pages(url: str) -> None:
+    with holdfast.open(url) as store:
+        for n in range(3):
+            store.put("t", {"say": f"hello {n}"})
+        store.index()
+        page = store.search("hello", limit=2)
+        store.drop_index()
+        with pytest.raises(Conflict, match="removed since the page before"):
+            store.search("hello", limit=2, after=page.next)
 
 
 def test_dropped_while_it_is_made(url: str) -> None:

@@ -91,11 +91,11 @@ def test_no_node_runs_because_of_a_merge(store: holdfast.Store, turns: tuple[int
         store.switch("t", branch)
         for turn in range(count):
             graph.invoke({"log": [f"{branch} {turn}"]}, on("t"))
+    kept = [store.get("t", at=at).state["__checkpoint__"] for at in ("main", "draft")]
     store.merge("t", "main", "draft", strategy="ours", resolve={"log": "union"})
     assert graph.get_state(on("t")).next == ()
     found = saver.get_tuple(on("t"))
     assert found is not None
-    kept = [store.get("t", at=at).state["__checkpoint__"] for at in ("main", "draft^")]
     for channel, version in found.checkpoint["channel_versions"].items():
         assert version == max(each[f"version of {channel}"] for each in kept)
     merged = log_of(graph)

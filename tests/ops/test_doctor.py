@@ -17,9 +17,11 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.port import Delete, Put, Row
 from holdfast.backends.spaces import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrap.counting import Counting
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
+from holdfast.engine.lines import index_key
 from holdfast.errors import Corrupt
 from holdfast.ops import checks_here, checks_place, checks_store
 from holdfast.ops.checks import Check, Level
@@ -354,8 +356,23 @@ def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
         assert of(store_checks(store), "text-index").level is Level.OK
         run(store.engine.ground.backend.apply([Delete(WORDS, ("", "t"))]))
         assert "a search may miss some" in of(store_checks(store), "text-index").found
-        run(store.engine.indexer._mark("", "building"))
+        run(store.engine.ground.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
         assert "not finished" in of(store_checks(store), "text-index").found
+
+
+def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.ops.checks_store.LATEST", 10)
+    backend = Counting(Memory())
+    store = Store(Engine(Ground(backend)), "")
+    for number in range(40):
+        store.put("t", {"a": f"hello {number}"})
+    store.index()
+    sample = run(store.engine.lines.listing("", "", "", 10))
+    backend.reset()
+    assert run(checks_store.text_index(store, sample))[0].level is Level.OK
+    assert backend.rows_read.total() < 30
+    run(backend.apply([Delete(WORDS, ("", "t", 0, 35))]))
+    assert run(checks_store.text_index(store, sample))[0].level is Level.WARNING
 
 
 class Telling(Wrapper):

@@ -195,6 +195,8 @@ def test_both_are_copied_to_another_store(tmp_path: Path) -> None:
         assert [each.reason for each in other.holds("t")] == ["case 17"]
         store.release("t")
         store.copy_to(other)
+        assert [each.reason for each in other.holds("t")] == ["case 17"], "there, it is taken back there"
+        other.release("t")
         assert other.holds("t") == []
 
 

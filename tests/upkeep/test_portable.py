@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import re
 import stat
 import tempfile
@@ -22,7 +23,6 @@ import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Put, Scan
 from holdfast.backends.spaces import LINES, NODES, SPACES
-from holdfast.backends.wrap.counting import Counting
 from holdfast.checkpointer import Checkpointer
 from holdfast.engine.drivers import run
 from holdfast.engine.namespaces import thread_name
@@ -428,21 +428,23 @@ def test_a_thread_that_is_deleted_meanwhile(tmp_path: Path) -> None:
     assert target.import_(tmp_path / "f").threads == ("thread 0", "thread 2")
 
 
-def test_threads_are_read_one_after_another(tmp_path: Path) -> None:
+def test_threads_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all at once: what lies on the disk beside is one thread at a time."""
-    counting = Counting(Memory())
-    source = store_on(counting, fold_every=4)
-    for n in range(20):
-        source.put(f"t{n}", {"n": n, "text": "x" * 1000})
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(beside))
+    source = store_on(Memory(), fold_every=4)
+    for n in range(12):
+        source.put(f"t{n}", {"n": random.Random(n).randbytes(1_000_000)})
     largest = 0
 
     def tell(done: int, total: int | None, what: str) -> None:
         nonlocal largest
-        beside = list(Path(tempfile.gettempdir()).glob("holdfast-*/passing.db*"))
-        largest = max(largest, sum(each.stat().st_size for each in beside if each.exists()))
+        largest = max(largest, sum(each.stat().st_size for each in beside.rglob("passing.db")))
 
     source.export(tmp_path / "f", progress=tell)
-    assert largest < 20_000_000
+    assert 1_000_000 < largest < 4_000_000
+    assert not list(beside.iterdir())
 
 
 # States alone -------------------------------------------------------------------------------------------------------

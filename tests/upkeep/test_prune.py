@@ -400,13 +400,14 @@ def test_a_thread_that_is_deleted_meanwhile_is_left(shared: Backend) -> None:
     meddling = Meddling(shared)
     store = many(meddling, 2)
     other = store_on(shared)
-    for at in range(12):
-        if not other.threads(prefix="b1"):
-            for n in range(5):
-                other.put("b1", {"n": n}, id=str(n))
-        meddling.arm(act=lambda: other.delete("b1"), read=at)
-        report = store.prune(keep_last=2)
-        assert not report.problems
+    for what in ("read", "apply"):
+        for at in range(12):
+            if not other.threads(prefix="b1"):
+                for n in range(5):
+                    other.put("b1", {"n": n}, id=str(n))
+            meddling.arm(act=lambda: other.delete("b1"), **{what: at})
+            report = store.prune(keep_last=2)
+            assert not report.problems
 
 
 @pytest.mark.parametrize("at", range(0, 60, 3))

@@ -27,7 +27,7 @@ from holdfast.backends.network import TIMEOUT, Interrupted
 from holdfast.backends.shards import naming
 from holdfast.backends.shards.backend import Sharded
 from holdfast.backends.shards.blobs import Blob, Blobs
-from holdfast.backends.urls import number, split_options, switch, without_password
+from holdfast.backends.urls import is_there, number, split_options, switch, without_password
 from holdfast.errors import Config, Denied, NotFound, Unavailable
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Files(Sharded):
         grace = number(url, "grace", given.get("grace", GRACE), 10)
         read_only = switch(url, "read_only", given.get("read_only", False))
         folder = Path(unquote(path)).absolute()
-        if read_only and not (folder / naming.FORMAT).exists():
+        if read_only and not is_there(folder / naming.FORMAT, str(folder)):
             raise NotFound(
                 "there is no store here",
                 where=str(folder),

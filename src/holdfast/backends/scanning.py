@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.backends.port import Get, Query, Row, Scan
 from holdfast.backends.spaces import Key, Scalar, Space
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Unsupported
 
 _PAGE = 256
 _PAGE_BYTES = 4 << 20
@@ -35,6 +35,10 @@ _SPOTS = 64
 
 _EVEN = 16
 """And at how many places at even distances."""
+
+
+UNREADABLE = (Corrupt, Unsupported)
+"""What a store raises where it cannot read its rows: they are damaged, or of a format that is not known here."""
 
 
 class Hole(NamedTuple):
@@ -71,16 +75,16 @@ async def rows(backend: Reader, space: Space, prefix: Key, *, bodies: bool = Tru
 
 
 async def sturdy_rows(
-    backend: Reader, space: Space, prefix: Key, holes: list[Hole], *, bodies: bool = True, by: str = ""
+    backend: Reader, space: Space, prefix: Key, holes: list[Hole], *, bodies: bool = True
 ) -> AsyncIterator[Row]:
     """The same, as far as rows can be read; what cannot is added to `holes`, before the rows that follow it."""
-    around = _Around(backend, Scan(space, prefix, by=by, bodies=bodies), holes)
+    around = _Around(backend, Scan(space, prefix, bodies=bodies), holes)
     page = _FEW if bodies else _PAGE
     start: Key = ()
     while True:
         try:
             found = await around.read(start, page)
-        except Corrupt as error:
+        except UNREADABLE as error:
             if not around.places.kinds:
                 around.hole((), None, str(error))
                 return
@@ -119,7 +123,7 @@ class _Around:
         self._backend = backend
         self._scan = scan
         self._holes = holes
-        self.places = _Places(scan.space, len(scan.prefix), scan.by)
+        self.places = _Places(scan.space, len(scan.prefix))
 
     async def read(self, start: Key, limit: int) -> list[Row]:
         """The rows from a key on."""
@@ -131,7 +135,7 @@ class _Around:
         for limit in (_KEYS, 1):
             try:
                 (found,) = await self._backend.read([self._scan._replace(start=start, limit=limit, bodies=False)])
-            except Corrupt:
+            except UNREADABLE:
                 continue
             return found
         return []
@@ -140,7 +144,7 @@ class _Around:
         """The rows with these keys. Those that cannot be read are holes."""
         try:
             (found,) = await self._backend.read([Get(self._scan.space, [row.key for row in listed])])
-        except Corrupt as error:
+        except UNREADABLE as error:
             if len(listed) == 1:
                 self.hole(self.places.rest(listed[0]), self.places.after(listed[0]), str(error))
                 return []
@@ -155,7 +159,7 @@ class _Around:
             try:
                 found = await self.read(spot, 1)
                 break
-            except Corrupt:
+            except UNREADABLE:
                 before = spot
         # What is between the last two places that were asked for, is found from behind.
         first = await self._back(before, self.places.rest(found[0]) if found else ())
@@ -168,7 +172,7 @@ class _Around:
             scan = self._scan._replace(start=start, stop=first or (), reverse=True, limit=page, bodies=False)
             try:
                 (found,) = await self._backend.read([scan])
-            except Corrupt:
+            except UNREADABLE:
                 if page == 1:
                     return first
                 page = 1
@@ -191,7 +195,7 @@ class _Around:
 class _Places:
     """The keys of an order, after a prefix."""
 
-    def __init__(self, space: Space, width: int, by: str) -> None:
+    def __init__(self, space: Space, width: int, by: str = "") -> None:
         self._space = space
         self._names = space.order(by)[width:]
         self.kinds = [space.all_columns[name] for name in self._names]

@@ -54,7 +54,7 @@ class Space:
         return {**self.key, **self.columns}
 
     def order(self, index: str) -> tuple[str, ...]:
-        """The columns by which rows are ordered: the key's; or those of an index, then those of the key that it lacks."""
+        """The columns by which rows are ordered: the key's, or those of an index and then what it lacks of the key."""
         return tuple(dict.fromkeys((*self.indexes[index], *self.key))) if index else tuple(self.key)
 
 

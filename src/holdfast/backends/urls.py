@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from holdfast.errors import Config
+from holdfast.errors import Config, Denied
 
 T = TypeVar("T")
 
@@ -81,3 +82,15 @@ def _read(url: str, name: str, value: object, kind: Callable[[Any], T], fits: Ca
     if found is None or isinstance(value, bool) or not fits(found):
         raise Config(f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is {what}")
     return found
+
+
+def is_there(path: Path, where: str) -> bool:
+    """Whether there is a file or directory. `Denied` if this user may not know."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise Denied(
+            f"this user may not look for the store: {error.strerror}",
+            where=where,
+            hint="Grant entering the directories above it, and reading there",
+        ) from error

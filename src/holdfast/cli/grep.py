@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.failures import NOT_FOUND
-from holdfast.cli.frame import Session, command
+from holdfast.cli.frame import Command, Session, command
 from holdfast.cli.text import ago, plural, safe
 
 if TYPE_CHECKING:
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 _PAGE = 50
 
 
-@command("grep")
+class GrepCommand(Command):
+    """Takes words that start with a dash for options, and says what to do if they are none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            what = f"{error.format_message()} A query that starts with a dash follows two: holdfast grep -- '-word'"
+            raise click.UsageError(what, ctx) from None
+
+
+@command("grep", cls=GrepCommand)
 @click.argument("query", nargs=-1)
 @click.option("-c", "--count", is_flag=True, help="Show how many checkpoints of each thread match.")
 @click.option("-l", "--threads", "only_threads", is_flag=True, help="Show the names of threads that have one.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -168,16 +168,20 @@ class History:
         ids = [visit.point.id for visit in visits if visit.point.id]
         short = dict(zip(ids, await abbreviations(engine, self.line, ids, SHORTEST), strict=True))
         labels = await self.labels.of(visits)
+        wanted = await self._wanted(visits)
         self.damaged |= any(visit.damage for visit in visits)
         return [
-            Entry(visit, short.get(visit.point.id, ""), found, await self._wants(visit))
-            for visit, found in zip(visits, labels, strict=True)
+            Entry(visit, short.get(visit.point.id, ""), found, asked)
+            for visit, found, asked in zip(visits, labels, wanted, strict=True)
         ]
 
-    async def _wants(self, visit: Visit) -> bool:
-        if self._asked is None or not visit.point.id:
-            return bool(visit.point.id)
-        return await self._asked.fits(self.line, visit.row)
+    async def _wanted(self, visits: Sequence[Visit]) -> list[bool]:
+        """Which ones are shown: those that are there, if a query finds them."""
+        there = [visit.row for visit in visits if visit.point.id]
+        if self._asked is None or not there:
+            return [bool(visit.point.id) for visit in visits]
+        found = iter(await self._asked.fitting(self.line, there))
+        return [bool(visit.point.id) and next(found) for visit in visits]
 
 
 class Shown:
@@ -314,14 +318,14 @@ class Shown:
         record |= {"metadata": codec.unpack(step.header.metadata), "changed": changed(step)}
         if self._options.patch:
             try:
-                record["patch"] = self._difference(entry).patch()
+                record["patch"] = self._difference(entry, large=True).patch()
             except NotFound:
                 record["patch"] = None  # what it follows was pruned
         return record
 
-    def _difference(self, entry: Entry) -> Diff:
-        """What a checkpoint changed."""
-        return self._history.store.diff(self._history.line.name, None, entry.visit.point.id)
+    def _difference(self, entry: Entry, *, large: bool = False) -> Diff:
+        """What a checkpoint changed. A patch cannot do without the large values."""
+        return self._history.store.diff(self._history.line.name, None, entry.visit.point.id, large=large)
 
 
 def _label_color(label: str) -> str:

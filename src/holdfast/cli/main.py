@@ -231,7 +231,8 @@ _GARBAGE = 20_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code. What goes wrong is told on stderr."""
-    gc.set_threshold(_GARBAGE)
+    if arguments is None:  # this is the program, and not a call
+        gc.set_threshold(_GARBAGE)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETE in os.environ:
         from holdfast.cli.completion import complete

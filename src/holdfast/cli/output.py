@@ -26,6 +26,9 @@ _STYLES = {
 COLUMNS = 80
 """How wide a terminal is that does not say."""
 
+_LEAST = 16
+"""How far the column of a table that is cut first is cut: names have to be told apart. Then others are cut."""
+
 
 def on_terminal(stream: IO[str]) -> bool:
     """Whether people look at a stream."""
@@ -156,7 +159,7 @@ class Output:
         if room is None:
             return found
         order = [heads.index(shrink) if shrink else 0, *range(len(heads) - 1, -1, -1)]
-        least = [8, *[0] * len(heads)]
+        least = [_LEAST, *[0] * len(heads)]
         for place, smallest in zip(order, least, strict=True):
             over = sum(found) + 2 * (sum(1 for each in found if each) - 1) - room
             if over <= 0:

@@ -26,6 +26,8 @@ class Progress:
         self._shown = shown and on_terminal(sys.stderr)
         self._drawn = 0.0
         self._began = time.monotonic()
+        self.done = 0
+        """How many are done, as it was last told."""
 
     def __enter__(self) -> Self:
         return self
@@ -33,12 +35,17 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Wipe the bar, since something else is to be written. It is drawn again."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
     def __call__(self, done: int, total: int | None = None, what: str = "") -> None:
         """Tell that so many are done."""
+        self.done = done
         now = time.monotonic()
         if not self._shown or (now - self._drawn < _INTERVAL and done != total):
             return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import tempfile
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import click
 
@@ -48,11 +51,29 @@ def verify(
     """
     store = session.open()
     known = _heads(heads_file)
+    done = after
+
+    def progress(count: int, total: int | None, what: str) -> None:
+        nonlocal done
+        done = what if count > tell.done else done
+        tell(count, total, what)
+
+    def each(finding: Finding) -> None:
+        if not session.json:
+            tell.clear()
+            _tell_finding(session, finding)
+
     with session.progress("Verifying") as tell:
-        if threads:
-            reports = [store.verify(name, level=level, heads=known, progress=tell) for name in threads]
-        else:
-            reports = [store.verify(level=level, heads=known, progress=tell, after=after)]
+        try:
+            reports = [
+                store.verify(name, level=level, heads=known, progress=progress, after=after, each=each)
+                for name in threads or (None,)
+            ]
+        except KeyboardInterrupt:
+            if done and not threads:
+                tell.clear()
+                session.note(f"Verified up to thread {done!r}. To go on: holdfast verify --after {shlex.quote(done)}")
+            raise
     for report in reports:
         if session.json:
             session.emit(report.plain())
@@ -91,11 +112,6 @@ def _heads(file: str | None) -> Heads | None:
 
 def _tell(session: Session, report: Report) -> None:
     out = session.out
-    for finding in report.findings:
-        _tell_finding(session, finding)
-    more = report.found - len(report.findings)
-    if more:
-        out.line(f"and {more:,} more")
     looked = f"{report.threads:,} threads, {report.steps:,} checkpoints, level {report.level}"
     told = "sound" if report.sound else f"DAMAGED: {len(report.damaged):,} threads"
     out.line(out.style(f"{told} ({looked}, {report.seconds:.1f} s)", "green" if report.sound else "red"))
@@ -139,14 +155,16 @@ def repair(
     if not dry_run:
         session.confirm("Repair the store? What cannot be mended goes to quarantine.", yes=yes)
     try:
-        store = session.open(write=True)
+        store = session.open(write=not dry_run)
     except Corrupt as error:
-        salvaged = None if dry_run else _salvaged(error)
+        salvaged = _salvaged(error, dry_run)
         if salvaged is None:
             raise
-        session.note(
-            f"The store would not open: {salvaged.rows:,} rows were salvaged. The old file: {salvaged.damaged}"
-        )
+        would = "could be" if dry_run else "were"
+        session.note(f"The store does not open: {salvaged.rows:,} rows {would} salvaged.")
+        if dry_run:
+            raise click.exceptions.Exit(failures.INTEGRITY) from error
+        session.note(f"The old file: {salvaged.damaged}")
         store = session.open(write=True)
     with session.progress("Repairing") as tell:
         done = [
@@ -162,15 +180,19 @@ def repair(
         raise click.exceptions.Exit(failures.INTEGRITY)
 
 
-def _salvaged(error: Corrupt) -> Salvaged | None:
-    """Put a new file in the place of one that is too damaged to be opened. None if the store is no SQLite file."""
+def _salvaged(error: Corrupt, dry_run: bool) -> Salvaged | None:
+    """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
+    store is no SQLite file."""
     from holdfast.backends.sqlite.salvage import salvage
     from holdfast.engine.records import is_sound
 
-    path = error.where.removeprefix("sqlite:///").partition("?")[0]
     if not error.where.startswith("sqlite:///"):
         return None
-    return salvage(path, is_sound)
+    path = unquote(error.where.removeprefix("sqlite:///").partition("?")[0])
+    if not dry_run:
+        return salvage(path, is_sound)
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        return salvage(path, is_sound, into=f"{folder}/rehearsal.db")
 
 
 def _tell_repaired(session: Session, done: Repaired) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,9 @@ from holdfast.engine.records import Branch, Info, Line, Point
 from holdfast.model.large import pointers
 from holdfast.model.objects import parse_pointer
 from holdfast.model.steps import Step
+
+_TOLD_EVERY = 1000
+"""How many rows are looked at before somebody is told how many."""
 
 TOGETHER = 64
 """How many small questions are asked at a time."""
@@ -57,12 +60,22 @@ class Marks:
 class Check:
     """The check of a line, as far as it has come."""
 
-    def __init__(self, backend: Backend, line: Line, level: Level, max_bytes: int, codec: Codec) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        line: Line,
+        level: Level,
+        max_bytes: int,
+        codec: Codec,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
         self.backend = backend
         self.line = line
         self.deep = level >= Level.HASHES
         self.max_bytes = max_bytes
         self.codec = codec
+        self._tell = tell
+        self._rows = 0
         self.found = Verified()
         self.marks = Marks()
         self.holes: list[Hole] = []
@@ -92,20 +105,24 @@ class Check:
         """A step cannot be read because of this."""
         self.marks.steps.setdefault(point[:2], []).append(finding)
 
-    async def rows(self, space: Space, *, bodies: bool = True, by: str = "") -> AsyncIterator[Row]:
+    async def rows(self, space: Space, *, bodies: bool = True) -> AsyncIterator[Row]:
         """The line's rows in a space, as far as they can be read."""
         holes: list[Hole] = []
-        async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies, by=by):
+        async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
             self.found.bytes += len(row.body)
+            self.looked_at()
             yield row
         for hole in holes:
-            if by:
-                self.add(Code.INDEX_MISMATCH, f"the index of {space.name} cannot be read: {hole.error}")
-                continue
             finding = self.unreadable(space, hole)
             if space is STEPS:
                 self.holes.append(hole)
                 self._hide(hole, finding)
+
+    def looked_at(self) -> None:
+        """Another row was looked at."""
+        self._rows += 1
+        if self._tell is not None and not self._rows % _TOLD_EVERY:
+            self._tell(self._rows)
 
     def unreadable(self, space: Space, hole: Hole) -> Finding:
         """Some rows cannot be read."""

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 
 from holdfast.backends.port import Row, Scan
+from holdfast.backends.scanning import UNREADABLE
 from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.checking import TOGETHER, Check, Where
@@ -106,7 +107,7 @@ class PartCheck:
         """Whether somebody is at work on the line."""
         try:
             (rows,) = await self.check.backend.read([Scan(REFS, (*self.check.line, LEASE), limit=1)])
-        except Corrupt:
+        except UNREADABLE:
             return False
         return bool(rows)
 
@@ -274,7 +275,7 @@ class PartCheck:
         scans = [Scan(STEPS, (*self.check.line, ref.columns[0]), limit=1, by="id", bodies=False) for ref in refs]
         try:
             found = await self.check.backend.read(scans) if scans else []
-        except Corrupt:
+        except UNREADABLE:
             return  # told already, as rows that cannot be read
         for ref, steps in zip(refs, found, strict=True):
             id = str(ref.columns[0])

@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from holdfast.backends.port import Get, Row, Scan
-from holdfast.backends.scanning import Hole
+from holdfast.backends.scanning import UNREADABLE, Hole, rows
 from holdfast.backends.spaces import BRANCHES, LINES, STEPS
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.checking import TOGETHER, Check, Where
@@ -49,11 +49,11 @@ class StepCheck:
 
     async def _look_at_line(self) -> None:
         try:
-            (rows,) = await self.check.backend.read([Get(LINES, [tuple(self.check.line)])])
-        except Corrupt as error:
+            (found,) = await self.check.backend.read([Get(LINES, [tuple(self.check.line)])])
+        except UNREADABLE as error:
             self.check.unreadable(LINES, Hole(LINES, (), (), str(error)))
             return
-        self.check.info = info_of(rows[0]) if rows else None
+        self.check.info = info_of(found[0]) if found else None
 
     async def _look_at_branches(self) -> None:
         names: dict[str, int] = {}
@@ -247,20 +247,29 @@ class StepCheck:
             ]
             try:
                 found = await self.check.backend.read(scans)
-            except Corrupt:
+            except UNREADABLE:
                 continue  # told already, as rows that cannot be read
-            for (point, place, commit), rows in zip(some, found, strict=True):
-                there = Point.of(rows[0]) if rows else None
+            for (point, place, commit), steps in zip(some, found, strict=True):
+                there = Point.of(steps[0]) if steps else None
                 if there is not None and there.hash != commit and there.time <= point.time:
                     what = f"it merges {commit.hex()[:16]}…, and at {place} is {there.hash.hex()[:16]}…"
                     self.check.add(Code.PARENT_MISMATCH, what, point)
 
     async def _look_at_ids(self) -> None:
         """The steps by id: the same ones, and of each id its revisions in the order of their branches."""
+        if self.check.holes:
+            return  # what cannot be read by place cannot be read by id either
+        try:
+            await self._compare_ids()
+        except UNREADABLE as error:
+            self.check.add(Code.INDEX_MISMATCH, f"checkpoints cannot be found by id: {error}", space=STEPS.name)
+
+    async def _compare_ids(self) -> None:
         count = digest = 0
         last: Point | None = None
         gaps: list[Point] = []
-        async for row in self.check.rows(STEPS, bodies=False, by="id"):
+        async for row in rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
+            self.check.looked_at()
             point = Point.of(row)
             if point.seq >= self.check.lengths.get(point.branch, 0):
                 continue  # it came since

@@ -51,6 +51,7 @@ class Decoding:
         held: Held | None = None
         holes: list[Hole] = []
         async for row in sturdy_rows(self._ground.backend, STEPS, tuple(self._line), holes):
+            self._check.looked_at()
             point = Point.of(row)
             if point.seq >= self._check.lengths.get(point.branch, 0):
                 continue  # it came since

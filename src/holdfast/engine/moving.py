@@ -33,10 +33,10 @@ from holdfast.backends.spaces import (
 from holdfast.engine.core import Engine
 from holdfast.engine.ground import Ground
 from holdfast.engine.projected import nothing_shown
-from holdfast.engine.protected import HOLD
+from holdfast.engine.protected import HOLD, LEASE, PIN
 from holdfast.engine.records import Line, Point, is_sound
 from holdfast.engine.verify import raise_problems, verify
-from holdfast.errors import Conflict, Corrupt, Invalid, Unsupported
+from holdfast.errors import Conflict, Corrupt, Denied, Invalid, Unsupported
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS)
 """What is copied before the steps, in this order."""
@@ -228,6 +228,7 @@ class Mover:
         writer = _Writer(self._target, line, there[0].columns if there else None)
         if there:
             _check_history(line, found[0], there[0], steps, theirs[STEPS], self._target.url)
+            _check_protected(line, steps, theirs, self._target.url)
         try:
             if there and (there != found or steps != theirs[STEPS]):
                 await writer.write(_not_shown(line, steps, theirs[STEPS]))
@@ -235,7 +236,9 @@ class Mover:
                 ours = steps if space is STEPS else _of_steps(space, await _listing(self._source, space, line), steps)
                 await self._copy_space(space, ours, theirs[space], writer)
                 # Rows of a copy that came to nothing, or that the line has no more.
-                writer.later += (Delete(space, key) for key in theirs[space] if key not in ours)
+                writer.later += (
+                    Delete(space, key) for key in theirs[space] if key not in ours and not _protects(space, key)
+                )
             await writer.flush()
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
@@ -404,8 +407,14 @@ async def _heads(backend: Backend, line: Line) -> list[list[Row]]:
 
 
 def _copied(refs: Sequence[Row]) -> list[Row]:
-    """References but for leases, which are about what is under way in a store."""
-    return [row for row in refs if row.key[2] != "lease"]
+    """References but for leases, which are about what is under way in a store, and for what protects a thread there."""
+    return [row for row in refs if row.key[2] != LEASE and not _protects(REFS, row.key)]
+
+
+def _protects(space: Space, key: Key) -> bool:
+    """Whether the row is a pin or a hold. They are copied; but what the other store has of them is for those to take
+    away who set it there."""
+    return space is REFS and key[2] in (PIN, HOLD)
 
 
 def _is_mark(space: Space, key: Key) -> bool:
@@ -418,7 +427,7 @@ async def _listing(backend: Backend, space: Space, line: Line) -> dict[Key, tupl
     return {
         row.key: row.columns
         async for row in rows(backend, space, line, bodies=False)
-        if space is not REFS or row.key[2] != "lease"
+        if space is not REFS or row.key[2] != LEASE
     }
 
 
@@ -456,6 +465,18 @@ def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _
             )
 
 
+def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Space, _Listing], url: str) -> None:
+    """`Denied` if steps were pruned here that a hold or a pin in the other store keeps there."""
+    pruned = {columns[0] for key, columns in theirs[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
+    for key, columns in theirs[REFS].items() if pruned else ():
+        if key[2] == HOLD or (key[2] == PIN and columns[0] in pruned):
+            raise Denied(
+                f"checkpoints were pruned that {'a hold' if key[2] == HOLD else 'a pin'} keeps there",
+                where=f"thread {line} in {url}",
+                hint="Take it away there first, if that is yours to decide, or copy to another store",
+            )
+
+
 def _stands_for(there: Point, here: Point) -> bool:
     """Whether a step that is there is the one that is here, and whole if that is."""
     return there.hash == here.hash and (here.pruned or not there.pruned)
@@ -467,7 +488,7 @@ async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
     for space in (LINES, *_ALL):
         digest, count = hashlib.sha256(), 0
         async for row in rows(backend, space, line):
-            if space is not REFS or row.key[2] != "lease":
+            if space is not REFS or _copied([row]):
                 count += 1
                 digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))
                 digest.update(hashlib.sha256(row.body).digest())

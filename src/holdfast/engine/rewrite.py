@@ -191,7 +191,7 @@ class Rewriter:
                 break
             if failed < len(fixed):  # not ours any more, or changed in more than its newest steps
                 if not await lease.is_held():
-                    raise _taken_over(line)
+                    raise await self._taken_over(line)
                 return None
         await self._sweep(line, walk.fresh, lease)
         return Outcome(freed, walk.size)
@@ -336,7 +336,7 @@ class Rewriter:
                 conditions = [lease.condition(), self._lines.unchanged(line, walk.info)]
                 if await self._backend.apply([*conditions, *batch]) is not None:
                     if not await lease.is_held():
-                        raise _taken_over(line)
+                        raise await self._taken_over(line)
                     raise _Overtaken
                 await lease.show_life()
         stored = fold_row(line, (point.branch, point.seq), point.hash, walk.fresh.form, root)
@@ -350,6 +350,15 @@ class Rewriter:
         conditions = [lease.condition(), self._lines.unchanged(line, info)]
         # Refused, it is for whoever has the lease now.
         await self._backend.apply([*conditions, *_leftovers(line, info)])
+
+    async def _taken_over(self, line: Line) -> Conflict:
+        await self._lines.info(line)  # says so if the line is gone, and the lease with it
+        return Conflict(
+            "another took this rewrite of the thread for dead, and began its own",
+            where=f"thread {line}",
+            hint="Wait for it to end",
+            code="lease-lost",
+        )
 
 
 def _leftovers(line: Line, info: Info) -> list[Change]:
@@ -367,15 +376,6 @@ def _batches(changes: Sequence[Ensure]) -> Iterable[Sequence[Ensure]]:
         batch.append(change)
         size += len(change.row.body)
     yield batch
-
-
-def _taken_over(line: Line) -> Conflict:
-    return Conflict(
-        "another took this rewrite of the thread for dead, and began its own",
-        where=f"thread {line}",
-        hint="Wait for it to end",
-        code="lease-lost",
-    )
 
 
 def _kept_changing(line: Line) -> Conflict:

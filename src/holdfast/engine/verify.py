@@ -6,8 +6,10 @@ for again: what is only under way is not there the next time, and what is damage
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.backends.port import Backend, Get, Row, Scan
-from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.scanning import UNREADABLE, Hole, sturdy_rows
 from holdfast.backends.spaces import BRANCHES, LINES, STEPS
 from holdfast.engine.checking import Check, Verified, Where, affected_by, needs
 from holdfast.engine.checking_parts import PartCheck
@@ -31,14 +33,16 @@ async def verify(ground: Ground, line: Line, level: Level = Level.HASHES) -> Ver
     return (await look(ground, line, level)).found
 
 
-async def look(ground: Ground, line: Line, level: Level = Level.HASHES) -> Check:
-    """The same, with all that was learned on the way."""
+async def look(
+    ground: Ground, line: Line, level: Level = Level.HASHES, tell: Callable[[int], None] | None = None
+) -> Check:
+    """The same, with all that was learned on the way. `tell` is told now and then how many rows were looked at."""
     lasting: set[tuple[object, ...]] | None = None
     looks = 0
     while True:
         looks += 1
         before = await _outline(ground.backend, line)
-        check = await _look(ground, line, level)
+        check = await _look(ground, line, level, tell)
         after = await _outline(ground.backend, line)
         findings = check.found.findings
         if lasting is not None:
@@ -53,8 +57,8 @@ async def look(ground: Ground, line: Line, level: Level = Level.HASHES) -> Check
         lasting = {each.same for each in findings}
 
 
-async def _look(ground: Ground, line: Line, level: Level) -> Check:
-    check = Check(ground.backend, line, level, ground.max_bytes, ground.codec)
+async def _look(ground: Ground, line: Line, level: Level, tell: Callable[[int], None] | None) -> Check:
+    check = Check(ground.backend, line, level, ground.max_bytes, ground.codec, tell)
     await StepCheck(check).run()
     await PartCheck(check).run()
     if level >= Level.DECODE:
@@ -72,7 +76,7 @@ async def _outline(backend: Backend, line: Line) -> list[list[Row]] | None:
         heads = await backend.read(
             [Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for number in numbers]
         )
-    except Corrupt:
+    except UNREADABLE:
         return None
     return [lines, branches, *heads]
 

@@ -249,7 +249,7 @@ class Indexer:
     async def _build_all(self, tenant: str, seen: set[Line], tell: Progress | None) -> int:
         """Make the rows of all threads that were not seen before."""
         steps = 0
-        while todo := [line for line in await self._lines.names(tenant) if line not in seen]:
+        while todo := [line for line in await self._by_age(tenant) if line not in seen]:
             total = len(seen) + len(todo)
             for line in todo:
                 of_line = None if tell is None else partial(tell, len(seen), total)
@@ -258,6 +258,15 @@ class Indexer:
                 if tell is not None:
                     tell(len(seen), total, line.name)
         return steps
+
+    async def _by_age(self, tenant: str) -> list[Line]:
+        """All threads, the one that was changed last at the end: stores show first what they were given last."""
+        found: list[tuple[int, Line]] = []
+        after = ""
+        while some := await self._lines.listing(tenant, "", after, _PAGE):
+            found += ((each.updated, each.line) for each in some)
+            after = some[-1].line.name
+        return [line for _, line in sorted(found)]
 
     async def follow(self, line: Line) -> None:
         """Make the rows of a thread that came to be otherwise than step by step, if there is an index."""

@@ -5,9 +5,10 @@ Items that occur once on either side anchor the alignment; short stretches betwe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.json import encode
 
@@ -23,8 +24,8 @@ _PAIRS = 2_500
 _ALIKE = 0.5
 """From here on an item is taken for a changed form of another."""
 
-_TEXT = 2_000
-"""So much of a text is looked at to see how like another it is."""
+_TEXT, _SHORT = 2_000, 200
+"""So much of a text is looked at to see how like another it is; and up to here, by its characters and not its words."""
 
 
 class Gap(NamedTuple):
@@ -101,7 +102,8 @@ def _by_id(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
 
 def _by_likeness(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]]:
     """The pairs, ascending on both sides, that are most like each other altogether."""
-    scores = [[likeness(one, other) for other in new] for one in old]
+    bags: _Bags = {}
+    scores = [[likeness(one, other, bags) for other in new] for one in old]
     best = [[0.0] * (len(new) + 1) for _ in range(len(old) + 1)]
     for i in range(len(old) - 1, -1, -1):
         for j in range(len(new) - 1, -1, -1):
@@ -120,7 +122,11 @@ def _by_likeness(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int]
     return found
 
 
-def likeness(one: Any, other: Any) -> float:
+_Bags: TypeAlias = dict[str, Counter[str]]
+"""The words of texts, so that each is taken apart once however many it is compared with."""
+
+
+def likeness(one: Any, other: Any, bags: _Bags) -> float:
     """How like two values in JSON form are, from 0 to 1."""
     if identity(one) != identity(other):
         return 0.0
@@ -131,21 +137,31 @@ def likeness(one: Any, other: Any) -> float:
         return 0.0
     if type(one) is dict:
         names = one.keys() | other.keys()
-        return sum(_entry(one, other, name) for name in names) / max(len(names), 1)
+        return sum(_entry(one, other, name, bags) for name in names) / max(len(names), 1)
     if type(one) is str:
-        return SequenceMatcher(None, one[:_TEXT], other[:_TEXT], autojunk=False).quick_ratio()
+        return _texts(one, other, bags)
     if type(one) is list:
         parts = SequenceMatcher(None, [*map(encode, one)], [*map(encode, other)], autojunk=False)
         return parts.quick_ratio()
     return 0.0
 
 
-def _entry(one: dict[str, Any], other: dict[str, Any], name: str) -> float:
+def _texts(one: str, other: str, bags: _Bags) -> float:
+    if max(len(one), len(other)) <= _SHORT:
+        return SequenceMatcher(None, one, other, autojunk=False).quick_ratio()
+    for text in (one, other):
+        if text not in bags:
+            bags[text] = Counter(text[:_TEXT].split())
+    mine, yours = bags[one], bags[other]
+    return 2 * (mine & yours).total() / max(mine.total() + yours.total(), 1)
+
+
+def _entry(one: dict[str, Any], other: dict[str, Any], name: str, bags: _Bags) -> float:
     if name not in one or name not in other:
         return 0.0
     a, b = one[name], other[name]
     if type(a) is str and type(b) is str and a != b:
-        return SequenceMatcher(None, a[:_TEXT], b[:_TEXT], autojunk=False).quick_ratio()
+        return _texts(a, b, bags)
     return float(encode(a) == encode(b))
 
 

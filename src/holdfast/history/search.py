@@ -26,7 +26,7 @@ from holdfast.engine.projected import is_hidden
 from holdfast.engine.records import Line, Point, check_name, info_of, open_step
 from holdfast.engine.texts import Text
 from holdfast.engine.words import MANY, ON, Progress, step_words
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.history.matching import Brought, Context, Spans, Subject, hits, matches, reduced
 from holdfast.history.paths import path_text
 from holdfast.history.planning import Need, needs, one_thread, thread_prefix
@@ -126,9 +126,12 @@ class Search:
     async def page(self, limit: int, after: str | None = None) -> Page:
         """A page of what matches, from the start or after another one."""
         how, start = self._start(after)
-        if not how:
-            asked = needs(self._query)
-            how = INDEX if asked is not None and await self._engine.indexer.state(self._tenant) == ON else SCAN
+        indexed = (
+            how != SCAN and needs(self._query) is not None and await self._engine.indexer.state(self._tenant) == ON
+        )
+        if how == INDEX and not indexed:
+            raise Conflict("the index was removed since the page before this one", hint="Search again from the start")
+        how = how or (INDEX if indexed else SCAN)
         found, place = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
         following = None if place is None else self._cursor(how, place)
         return Page(found, following, how, self.looked, self.unreadable)
@@ -291,10 +294,19 @@ class Search:
 
     # One checkpoint -------------------------------------------------------------------------------------------
 
-    async def fits(self, line: Line, row: Row) -> bool:
-        """Whether a checkpoint matches, of which this is the row."""
+    async def fitting(self, line: Line, rows: Sequence[Row]) -> list[bool]:
+        """Of some checkpoints of a thread, of which these are the rows, whether each matches."""
         (infos,) = await self._backend.read([Get(LINES, [tuple(line)])])
-        return await self._tried(line, row, bool(infos and info_of(infos[0]).pruned)) is not None
+        pruned = bool(infos and info_of(infos[0]).pruned)
+        return [await self._fits(line, row, pruned) for row in rows]
+
+    async def _fits(self, line: Line, row: Row, pruned: bool) -> bool:
+        try:
+            known = matches(self._query, Subject(line.name, await self._context(line), Point.of(row)))
+        except Corrupt:
+            self.unreadable += 1
+            return False
+        return await self._tried(line, row, pruned) is not None if known is None else known
 
     async def _tried(self, line: Line, row: Row, pruned: bool) -> Subject | None:
         """A checkpoint, with all that it brought, if it matches."""

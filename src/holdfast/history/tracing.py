@@ -8,7 +8,7 @@ step really changed a place is seen by comparing.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec.json import encode
 
@@ -26,8 +26,6 @@ from holdfast.history.touching import Said, below, may_touch, opened_map, operat
 from holdfast.model import views
 from holdfast.model.nodes import Item, Origin
 from holdfast.model.operations import Change, EditList, EditMap, Keep, Set
-
-T = TypeVar("T")
 
 _FEW, _PAGE = 2, 256
 """How many steps are read at a time where each has to be looked at: at first, and after a while."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
+from holdfast.backends.urls import is_there
 from holdfast.backends.wrap.urls import COMPOSITIONS
+from holdfast.errors import Denied
 from holdfast.ops.checks import Check, note, ok, problem, warning
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "davfs")
@@ -39,7 +42,12 @@ def path_of(url: str) -> Path | None:
 
 def checks(url: str, path: Path) -> Iterator[Check]:
     """All of them, of one file or directory."""
-    if not path.exists():
+    try:
+        there = is_there(path, str(path.absolute()))
+    except Denied as error:
+        yield problem("store-permissions", f"{error.what} (at {error.where})", error.hint)
+        return
+    if not there:
         yield problem(
             "store-there",
             f"there is nothing at {path.absolute()}",
@@ -108,8 +116,7 @@ def _filesystem(path: Path, mounts: Path) -> str:
 
 def log_size(path: Path) -> Iterator[Check]:
     """How much waits in SQLite's log to be written back into the file."""
-    log = Path(f"{path}-wal")
-    size = log.stat().st_size if log.exists() else 0
+    size = _size(Path(f"{path}-wal"))
     if size > _LARGE_LOG:
         yield warning(
             "store-log",
@@ -137,5 +144,15 @@ def disk_space(path: Path) -> Iterator[Check]:
 def _stored(path: Path) -> int:
     """The bytes that a file and what is beside it take, or a directory."""
     if path.is_dir():
-        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.exists())
+        # Not `rglob`, which fails where others remove a directory meanwhile.
+        return sum(_size(Path(folder) / name) for folder, _, names in os.walk(path) for name in names)
+    return _size(path) + _size(Path(f"{path}-wal"))
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; none, if it is gone by now or not for this user to see."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Row, Scan
+from holdfast.backends.port import Get, Row, Scan
 from holdfast.backends.spaces import JOBS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.lines import Summary
@@ -21,6 +21,9 @@ from holdfast.store import Operations
 
 SAMPLE = 200
 """How many threads are looked at."""
+
+LATEST = 100
+"""How many checkpoints of each."""
 
 QUICK = 1 << 30
 """A store of up to so many bytes is checked by its own means."""
@@ -128,10 +131,10 @@ async def text_index(store: Operations, sample: Sequence[Summary]) -> list[Check
     if state != ON:
         return [warning("text-index", "making it was not finished, and it is not used", "Go on with it: store.index()")]
     for each in sample:
-        steps, words = await backend.read(
-            [Scan(STEPS, tuple(each.line), bodies=False), Scan(WORDS, tuple(each.line), bodies=False)]
-        )
-        if {row.key for row in steps if row.columns[0]} != {row.key for row in words}:
+        (steps,) = await backend.read([Scan(STEPS, tuple(each.line), reverse=True, limit=LATEST, bodies=False)])
+        keys = [row.key for row in steps if row.columns[0]]
+        (words,) = await backend.read([Get(WORDS, keys)])
+        if len(words) < len(keys):
             return [
                 warning(
                     "text-index",
@@ -139,7 +142,7 @@ async def text_index(store: Operations, sample: Sequence[Summary]) -> list[Check
                     "Make what is missing: store.index(), or a job of the kind index",
                 )
             ]
-    return [ok("text-index", f"complete for the {len(sample)} threads that were looked at")]
+    return [ok("text-index", f"complete for the latest checkpoints of the {len(sample)} threads that were looked at")]
 
 
 async def jobs(store: Operations) -> list[Check]:
@@ -251,13 +254,19 @@ def sqlite_settings(path: Path) -> list[Check]:
     """How a SQLite file was made."""
     import apsw
 
-    from holdfast.backends.sqlite.files import checksum_vfs
+    from holdfast.backends.sqlite.files import Settings, connect, viewed
 
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=checksum_vfs())
+    place = str(path.resolve())
+    try:
+        connection = connect(viewed(Settings(place, place, "full", 1.0, None, exclusive=False, read_only=True)))
+    except apsw.Error as error:
+        return [problem("sqlite-vacuum", f"{path} cannot be opened: {error}", "See what `store-permissions` says")]
     try:
         pages, vacuum = connection.pragma("page_size"), connection.pragma("auto_vacuum")
         sums = connection.reserve_bytes("main")
         free, count = connection.pragma("freelist_count"), connection.pragma("page_count")
+    except apsw.Error as error:
+        return [problem("sqlite-vacuum", f"{path} cannot be read: {error}", "See what `store-check` says")]
     finally:
         connection.close()
     said = f"pages of {pages} bytes{', each with a checksum' * bool(sums)}, {free} of {count} free"

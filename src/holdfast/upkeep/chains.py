@@ -82,6 +82,8 @@ class Chains:
         self.agreeing: dict[int, list[Source]] = {}
         """Of each branch, the sources that have the same history of it."""
         self._elsewhere: dict[bytes, Row] = {}
+        self._strays: dict[Where, list[Step]] = {}
+        """Steps that stand where they do not belong, by where they do."""
         self._expected: dict[Where, bytes] = {}
 
     async def find(self, branches: Sequence[Branch], same: Source | None) -> None:
@@ -118,6 +120,8 @@ class Chains:
                 chain.put(point.seq, b"", None)
                 if len(self._elsewhere) < _MOST_ELSEWHERE:
                     self._elsewhere[step.commit] = row
+                    before = step.header.parents[0] if step.header.parents else Parent(0, -1, b"")
+                    self._strays.setdefault((before.branch, before.seq + 1), []).append(step)
             else:
                 chain.put(point.seq, step.commit, step.header.parents[0] if step.header.parents else None)
                 if not point.seq:
@@ -132,8 +136,10 @@ class Chains:
 
     async def _agrees(self, chain: Chain, source: Source) -> bool:
         """Whether a source has the same as is here, at the last place of a branch that both have: so before it too."""
-        for seq in reversed(range(chain.length)):
-            theirs = await source.hash_at(self._line, (chain.branch, seq)) if chain.commits[seq] else None
+        stubs = sorted(chain.stubs, reverse=True)  # no hash covers that of a stub: they tell only if nothing else does
+        steps = [seq for seq in reversed(range(chain.length)) if chain.commits[seq] and seq not in chain.stubs]
+        for seq in (*steps, *stubs):
+            theirs = await source.hash_at(self._line, (chain.branch, seq))
             if theirs is not None:
                 return theirs == chain.commits[seq]
         return True
@@ -173,7 +179,7 @@ class Chains:
             expected = self._expected.get(place)
             there = chain.commits[seq]
             if seq in chain.stubs:
-                expected = expected or await self._known(place, there)
+                expected = expected or self._stray(chain, seq) or await self._known(place, there)
                 if expected == there:
                     continue
                 chain.stubs.discard(seq)  # of another step, whose place it has
@@ -187,6 +193,17 @@ class Chains:
             parent = chain.parents[seq]
             if parent is not None and chain.commits[seq]:
                 self._expected[parent.branch, parent.seq] = parent.commit
+                base = self.chains.get(parent.branch)
+                if base is not None and parent.seq >= base.length:
+                    base.put(parent.seq, b"", None)  # the end that this branch stands on was lost
+
+    def _stray(self, chain: Chain, seq: int) -> bytes:
+        """The hash of a step that says it belongs at a place, and follows what is before that, if this is known."""
+        for step in self._strays.get((chain.branch, seq), ()):
+            before = chain.commits[seq - 1] if seq and seq - 1 not in chain.stubs else b""
+            if not before or step.header.parents[0].commit == before:
+                return step.commit
+        return b""
 
     async def _known(self, place: Where, there: bytes) -> bytes:
         """The hash that a pruned step had, as sources say; that of its stub, if they do not."""
@@ -196,6 +213,7 @@ class Chains:
     async def _look_for(self, chain: Chain, seq: int, expected: bytes | None) -> None:
         place = (chain.branch, seq)
         row: Row | None = None
+        expected = expected or self._stray(chain, seq) or None
         if expected is not None:
             row = await self._own(place, expected) or self._elsewhere.get(expected)
         if row is None:

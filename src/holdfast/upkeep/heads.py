@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.backends.port import Backend, Get, Row, Scan
-from holdfast.backends.scanning import rows
+from holdfast.backends.scanning import UNREADABLE, rows
 from holdfast.backends.spaces import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Space
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding
@@ -208,7 +208,7 @@ async def compare_head(backend: Backend, heads: Heads, name: str) -> list[Findin
             await comparison.run()
             if not found or await comparison.still_holds():
                 return found
-    except Corrupt:
+    except UNREADABLE:
         return found  # some rows cannot be read, which is told where they are verified
     raise _kept_changing(line)
 

@@ -464,8 +464,8 @@ class _Mending:
         self._lengths = {number: self._kept.get(number, 0) for number in self._chains.chains}
         for number in sorted(branches, reverse=True):
             branch, chain = branches[number], self._chains.chains[number]
-            if self._lengths[number] or not chain.length:
-                base = branch.base_branch
+            base = branch.base_branch
+            if self._lengths[number] or (not chain.length and branch.base_length <= self._chains.chains[base].length):
                 self._lengths[base] = max(self._lengths.get(base, 0), branch.base_length)
 
     async def _write_steps(self) -> None:
@@ -485,7 +485,8 @@ class _Mending:
         there = {int(row.key[2]): row async for row in sturdy_rows(self._backend, BRANCHES, tuple(self._line), holes)}
         for number, branch in branches.items():
             chain = self._chains.chains[number]
-            gone = bool(chain.length) and not self._lengths[number]
+            base = self._chains.chains[branch.base_branch]
+            gone = not self._lengths[number] and bool(chain.length or branch.base_length > base.length)
             row = branch.row(self._line)
             if there.get(number) == row and not gone:
                 continue
@@ -561,6 +562,8 @@ class _Mending:
         ends = [
             Expect(STEPS, (*self._line, number, chain.length), None) for number, chain in self._chains.chains.items()
         ]
+        if before and info.pruned != self._pruned:
+            self._changes.append(await self._keeper.keep(LINES, before[0], "it counts other pruned checkpoints"))
         conditions = [self._lease.condition(), Expect(LINES, tuple(self._line), before[0].columns if before else None)]
         batch = [*conditions, *ends, *self._changes, Put(LINES, info_row(self._line, fresh))]
         if await self._backend.apply(batch) is not None:

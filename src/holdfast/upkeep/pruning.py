@@ -258,6 +258,7 @@ class _Pass:
             if clean:
                 outcome, verdicts = Outcome(Balance(), await self._taken(line)), found
             else:
+                del found  # of a long thread, these are many
                 choose = self._choose(line, cutoff, verdicts)
                 rewriter = self._engine.rewriter
                 outcome = await (rewriter.rehearse if self._dry_run else rewriter.prune)(line, choose)

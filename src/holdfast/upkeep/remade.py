@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Backend, Batch, Query, Row
-from holdfast.backends.scanning import rows
+from holdfast.backends.scanning import UNREADABLE, rows
 from holdfast.backends.spaces import AGENT_STATES, READABLE, WORDS, Space
 from holdfast.backends.wrap import Wrapper
 from holdfast.backends.wrap.compare import same
@@ -19,7 +19,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding
 from holdfast.engine.records import Line
 from holdfast.engine.words import MANY
-from holdfast.errors import Conflict, Corrupt
+from holdfast.errors import Conflict
 
 _CACHE_BYTES = 16 << 20
 _MADE = (*READABLE, WORDS)
@@ -67,7 +67,7 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
             if not await _is_same(backend, memory, WORDS, line):
                 what = "the index of words does not have what the log has"
                 found.append(Finding(Code.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line)))
-    except (Corrupt, Conflict):
+    except (*UNREADABLE, Conflict):
         return found  # the log itself is damaged, which is told, or changes all the time
     finally:
         await memory.close()
@@ -77,7 +77,7 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
 async def _any(backend: Backend, space: Space, line: Line) -> bool:
     try:
         return await anext(rows(backend, space, tuple(line), bodies=False), None) is not None
-    except Corrupt:
+    except UNREADABLE:
         return True
 
 
@@ -90,7 +90,7 @@ async def _is_same(backend: Backend, memory: Memory, space: Space, line: Line) -
                 return one is other
             if not _agrees(space, one, other):
                 return False
-    except Corrupt:
+    except UNREADABLE:
         return False
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.backends.port import Scan
-from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.scanning import UNREADABLE, Hole, sturdy_rows
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.engine.checking import Check
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding, Level, Weight
 from holdfast.engine.protected import LEASE
 from holdfast.engine.records import Line
 from holdfast.engine.verify import look
 from holdfast.engine.words import Progress
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.upkeep.heads import Heads, compare_head
 from holdfast.upkeep.remade import compare_made
 
@@ -48,6 +50,8 @@ class Report:
     next: str | None = None
     found: int = 0
     findings: list[Finding] = field(default_factory=list)
+    each: Callable[[Finding], None] | None = field(default=None, repr=False, compare=False)
+    """Is told of every finding."""
 
     @property
     def sound(self) -> bool:
@@ -67,6 +71,8 @@ class Report:
     def add(self, finding: Finding) -> None:
         """Another finding. Damage is listed before all else."""
         self.found += 1
+        if self.each is not None:
+            self.each(finding)
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(finding)
         elif finding.weight is Weight.DAMAGE:
@@ -105,11 +111,14 @@ async def verify(
     after: str = "",
     limit: int | None = None,
     report: Report | None = None,
+    each: Callable[[Finding], None] | None = None,
 ) -> Report:
     """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit. `report` is
-    one to go on with."""
+    one to go on with; `each` is told of every finding as soon as there is one."""
     if heads is not None and heads.tenant != tenant:
         raise Invalid(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
+    report = report or Report(engine.ground.backend.url, tenant, level.value)
+    report.each = each
     return await _Run(engine, tenant, level, heads, progress, report).run(threads, after, limit)
 
 
@@ -123,16 +132,17 @@ class _Run:
         level: Level,
         heads: Heads | None,
         progress: Progress | None,
-        report: Report | None,
+        report: Report,
     ) -> None:
         self._engine = engine
         self._backend = engine.ground.backend
         self._tenant = tenant
         self._level = level
         self._heads = heads
+        self._expected = [] if heads is None else sorted(heads.threads)
         self._tell = progress
         self._began = time.monotonic()
-        self.report = report or Report(self._backend.url, tenant, level.value)
+        self.report = report
 
     async def run(self, threads: Sequence[str] | None, after: str, limit: int | None) -> Report:
         if threads is not None:
@@ -156,15 +166,11 @@ class _Run:
             await self._thread(name, total)
             previous = name
         await self._between(previous, None)
-        if self._heads is not None:
-            for name in sorted(self._heads.threads):
-                if name > after and not await self._is_there(name):
-                    await self._compare(name)
 
     async def _own_check(self) -> None:
         try:
             found = await self._backend.check()
-        except Corrupt as error:
+        except UNREADABLE as error:
             found = [str(error)]
         for what in found:
             self.report.add(Finding(Code.STORE_CHECK, what))
@@ -174,54 +180,54 @@ class _Run:
             return None
         try:
             return self.report.threads + len(await self._engine.lines.names(self._tenant, after=after))
-        except Corrupt:
+        except UNREADABLE:
             return None
 
     async def _names(self, after: str) -> AsyncIterator[str]:
-        """The threads by name, also those whose own row cannot be read, if their names can be made out."""
+        """The threads by name, but for those whose own row cannot be read."""
         holes: list[Hole] = []
-        told = 0
-        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes, exact=True):
-            for hole in holes[told:]:
-                if hole.start and str(hole.start[0]) > after:
-                    yield str(hole.start[0])
-            told = len(holes)
+        async for row in sturdy_rows(self._backend, LINES, (self._tenant,), holes):
             if str(row.key[1]) > after:
                 yield str(row.key[1])
-        for hole in holes[told:]:
-            if hole.start and str(hole.start[0]) > after:
-                yield str(hole.start[0])
         for hole in holes:
-            if not _is_one(hole):
-                what = f"some threads cannot be listed, from {hole.start!r} on: {hole.error}"
-                key = (self._tenant, *hole.start)
-                self.report.add(Finding(Code.UNREADABLE_ROWS, what, self._tenant, space=LINES.name, key=key))
+            what = f"some threads cannot be listed, from {hole.start!r} on: {hole.error}"
+            key = (self._tenant, *hole.start)
+            self.report.add(Finding(Code.UNREADABLE_ROWS, what, self._tenant, space=LINES.name, key=key))
 
     async def _thread(self, name: str, total: int | None, *, named: bool = False) -> None:
         line = Line(self._tenant, name)
-        check = await look(self._engine.ground, line, self._level)
-        found = check.found
         report = self.report
-        report.threads += 1
-        report.steps += found.steps
-        report.nodes += found.nodes
-        report.objects += found.objects
-        report.writes += found.writes
-        report.bytes += found.bytes
+
+        def tell(rows: int) -> None:
+            if self._tell is not None:
+                self._tell(report.threads, total, f"{name} ({rows:,} rows)")
+
+        check = await self._look(line, tell)
         if (
             named
             and check.info is None
-            and not found.findings
+            and not check.found.findings
             and (self._heads is None or name not in self._heads.threads)
         ):
             raise NotFound("there is no such thread", where=f"thread {line}", hint="See threads()")
-        for finding in found.findings:
-            report.add(finding)
+        report.threads += 1
         if self._level >= Level.DECODE:
             await self._made(line)
         await self._compare(name)
         if self._tell is not None:
             self._tell(report.threads, total, name)
+
+    async def _look(self, line: Line, tell: Callable[[int], None] | None = None) -> Check:
+        check = await look(self._engine.ground, line, self._level, tell)
+        report, found = self.report, check.found
+        report.steps += found.steps
+        report.nodes += found.nodes
+        report.objects += found.objects
+        report.writes += found.writes
+        report.bytes += found.bytes
+        for finding in found.findings:
+            report.add(finding)
+        return check
 
     async def _made(self, line: Line) -> None:
         found = await compare_made(self._engine, line)
@@ -242,35 +248,40 @@ class _Run:
             what = "the thread kept changing, and was not compared with its head"
             self.report.add(Finding(Code.NOT_COMPARED, what, self._tenant, name))
 
-    async def _is_there(self, name: str) -> bool:
-        try:
-            (rows,) = await self._backend.read([Scan(LINES, (self._tenant, name), limit=1)])
-        except Corrupt:
-            return True
-        return bool(rows)
-
     async def _between(self, before: str, name: str | None) -> None:
-        """Rows that belong to no thread, between two threads."""
+        """What has no row of its own among the threads, or none that can be read, between two of them."""
         start = f"{before}\0" if before else "\0"  # what belongs to the whole store has no name
         while name is None or start < name:
             stop = () if name is None else (name,)
-            scans = [Scan(space, (self._tenant,), (start,), stop, limit=1, bodies=False) for space in _OF_LINES]
-            try:
-                found = await self._backend.read(scans)
-            except Corrupt:
-                return  # told of already, where the store checks itself
-            strays = {str(rows[0].key[1]) for rows in found if rows}
+            strays = await self._first(
+                [Scan(s, (self._tenant,), (start,), stop, limit=1, bodies=False) for s in _OF_LINES]
+            )
+            at = bisect_left(self._expected, start)
+            strays += (each for each in self._expected[at : at + 1] if name is None or each < name)
             if not strays:
                 return
             stray = min(strays)
             await self._stray(Line(self._tenant, stray))
+            await self._compare(stray)
             start = f"{stray}\0"
 
+    async def _first(self, scans: Sequence[Scan]) -> list[str]:
+        """The threads that scans find rows of, as far as these can be read."""
+        try:
+            return [str(row.key[1]) for rows in await self._backend.read(scans) for row in rows]
+        except UNREADABLE:
+            # Told of already, where the store checks itself.
+            return [name for scan in scans for name in await self._first([scan])] if len(scans) > 1 else []
+
     async def _stray(self, line: Line) -> None:
-        """Rows of a thread that has no row of its own; or has by now."""
-        found = await self._backend.read(
-            [Scan(LINES, tuple(line)), *(Scan(space, tuple(line), limit=2, bodies=False) for space in _OF_LINES)]
-        )
+        """Rows of a thread that has no row of its own, or none that can be read; or has by now."""
+        try:
+            found = await self._backend.read(
+                [Scan(LINES, tuple(line)), *(Scan(space, tuple(line), limit=2, bodies=False) for space in _OF_LINES)]
+            )
+        except UNREADABLE:
+            await self._look(line)
+            return
         if found[0]:
             return
         spaces = [
@@ -279,13 +290,7 @@ class _Run:
             if any(space is not REFS or row.key[2] != LEASE for row in rows)
         ]
         if STEPS.name in spaces or BRANCHES.name in spaces:
-            for finding in (await look(self._engine.ground, line, self._level)).found.findings:
-                self.report.add(finding)
+            await self._look(line)
         elif spaces:
             what = f"rows of {', '.join(spaces)} belong to no thread"
             self.report.add(Finding(Code.ORPHAN, what, *line, space=spaces[0], key=tuple(line)))
-
-
-def _is_one(hole: Hole) -> bool:
-    """Whether a hole is a single thread."""
-    return len(hole.start) == 1 and hole.stop == (f"{hole.start[0]!s}\0",)

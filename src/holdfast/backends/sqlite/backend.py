@@ -51,6 +51,7 @@ from holdfast.backends.sqlite import errors
 from holdfast.backends.sqlite.connections import Connections
 from holdfast.backends.sqlite.files import Patience, Settings, missing, viewed
 from holdfast.backends.sqlite.layout import STATEMENTS
+from holdfast.backends.sqlite.pages import damaged_pages
 from holdfast.backends.sqlite.words import change_words, find_words, look_anew, merge
 from holdfast.backends.urls import switch
 from holdfast.errors import Config, Denied, Unavailable
@@ -63,6 +64,8 @@ _CHECKPOINT_PAGES = 1_000
 _LARGE_LOG_PAGES = 10_000
 _VACUUM = "PRAGMA incremental_vacuum(1000)"
 _MERGED_PAGES = 500
+_TOLD = 20
+"""How many damaged pages are told by their numbers."""
 
 _failed: set[str] = set()
 """Files whose flushing failed in this process, and whose log has not been written back since."""
@@ -144,7 +147,7 @@ class SQLite(Backend):
         return await call
 
     async def check(self) -> list[str]:
-        call: Call[list[str]] = Call(lambda: self._reading(_check, self._settings.vfs is None))
+        call: Call[list[str]] = Call(lambda: self._reading(_check, self._settings))
         return await call
 
     async def tidy(self) -> None:
@@ -482,7 +485,7 @@ def _size(cursor: apsw.Cursor, path: str) -> int:
     return int(pages * size)
 
 
-def _check(cursor: apsw.Cursor, with_checksums: bool) -> list[str]:
+def _check(cursor: apsw.Cursor, settings: Settings) -> list[str]:
     cursor.execute("PRAGMA shrink_memory")  # so that pages are read, and their checksums looked at
     cursor.execute("BEGIN")
     try:
@@ -495,6 +498,13 @@ def _check(cursor: apsw.Cursor, with_checksums: bool) -> list[str]:
     finally:
         if cursor.connection.in_transaction:
             cursor.execute("ROLLBACK")
-    if with_checksums and cursor.execute("PRAGMA checksum_verification").get != "1":
-        found.append("the pages of the file carry no checksums, or this apsw does not know them")
+    if settings.vfs is not None:
+        return found
+    if cursor.execute("PRAGMA checksum_verification").get != "1":
+        return [*found, "the pages of the file carry no checksums, or this apsw does not know them"]
+    size, count = (int(cursor.connection.pragma(name)) for name in ("page_size", "page_count"))
+    damaged = damaged_pages(settings.path, size, count)
+    if damaged:
+        some = ", ".join(map(str, damaged[:_TOLD])) + (", …" if len(damaged) > _TOLD else "")
+        found.append(f"the checksums of {len(damaged)} of {count} pages are wrong: {some}")
     return found

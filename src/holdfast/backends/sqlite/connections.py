@@ -76,8 +76,8 @@ class Connections:
     # For reading
 
     def use(self, action: Callable[[apsw.Cursor, A], T], argument: A) -> T:
-        """Do something with a connection for reading. One that something went wrong with is not used again, unless it is
-        only what is in the file: whoever reads around damage meets that many times."""
+        """Do something with a connection for reading. One that something went wrong with is not used again, unless only
+        the file is damaged: whoever reads around that meets it many times."""
         thread = threading.get_ident()
         good = False
         interrupt: BaseException | None = None

@@ -18,6 +18,7 @@ import apsw
 from holdfast.backends.spaces import LATER
 from holdfast.backends.sqlite.errors import BUSY
 from holdfast.backends.sqlite.layout import APPLICATION_ID, VERSION, later, schema
+from holdfast.backends.urls import is_there
 from holdfast.errors import Config, Corrupt, Denied, NotFound, Unsupported
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def reader(settings: Settings) -> apsw.Cursor:
 def viewed(settings: Settings) -> Settings:
     """How a file is to be opened that is only looked at, as far as this user may do anything with it."""
     path = Path(settings.path)
-    if not path.exists():
+    if not is_there(path, settings.url):
         raise NotFound(
             "there is no store here",
             where=settings.url,

@@ -18,9 +18,10 @@ import apsw
 
 from holdfast.backends.port import Ensure, Query, Row, Sound
 from holdfast.backends.scanning import Hole, rows, sturdy_rows
-from holdfast.backends.spaces import SPACES, Space
+from holdfast.backends.spaces import LATER, SPACES, Space
 from holdfast.backends.sqlite import errors, files
 from holdfast.backends.sqlite.backend import SQLite, answers
+from holdfast.backends.sqlite.beginning import with_beginning
 from holdfast.backends.sqlite.files import Settings
 from holdfast.backends.waiting import run
 from holdfast.errors import Conflict, Corrupt, Unavailable
@@ -30,6 +31,10 @@ _PAGE = 1000
 _MOST_NUMBER = 1 << 62
 _STRIDE = 1 << 16
 """Rows are numbered from 1 on as they come. A stretch of so many is looked into at most when it does not read."""
+
+
+_MOST_FAILED = 20_000
+"""After so many stretches in which nothing was read, nothing more is expected."""
 
 
 class Salvaged(NamedTuple):
@@ -49,12 +54,20 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
     `Conflict` while another process has the file open. `Corrupt` if nothing can be read of it. Begun again after an
     interruption, it starts anew; nothing was changed before the new file was complete.
     """
-    connection = _connect(path, alone=into is None)
+    new = Path(into or f"{path}.salvage")
+    copy = Path(f"{new}-copy")
+    _remove(new)
+    _remove(copy)
+    run(run(SQLite.open(f"sqlite:///{quote(str(new))}")).close())
+    connection, readable = _connect(path, alone=into is None), True
     try:
-        new = Path(into or f"{path}.salvage")
-        _remove(new)
         source = _Source(connection)
-        tables = source.tables()
+        try:
+            tables = source.tables()
+        except Corrupt as error:
+            source, tables = _from_copy(Path(path), new, copy, error)
+            connection.close(force=True)
+            connection, readable = source.connection, False
         target = run(SQLite.open(f"sqlite:///{quote(str(new))}"))
         try:
             copied = _Copy(source, target, sound)
@@ -65,17 +78,68 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
         finally:
             run(target.close())
         kept = _count(str(new))
+        if not readable and not kept:
+            _remove(new)
+            raise _nothing(path, "no row was found in it")
         if wrong:
             raise Corrupt(f"the salvaged file is not sound: {wrong[0]}", where=str(new), hint="Look at the disk")
-        damaged = "" if into is not None else str(_swap(connection, Path(path), new))
+        damaged = "" if into is not None else str(_swap(connection if readable else None, Path(path), new))
     finally:
         connection.close(force=True)
+        _remove(copy)
     return Salvaged(kept, copied.refused, copied.holes, damaged)
+
+
+def _from_copy(path: Path, new: Path, copy: Path, error: Corrupt) -> tuple[_Source, set[str]]:
+    """A file that cannot be read at all, in a copy with another beginning."""
+    _check_alone(path)
+    for tables in (False, True):
+        if not with_beginning(path, new, copy, tables=tables):
+            break
+        connection = _connect(str(copy), alone=True)
+        _trust(connection)
+        source = _Source(connection)
+        try:
+            found = source.tables()
+            if {space.name for space in SPACES} - {space.name for space in LATER} <= found:
+                return source, found
+        except Corrupt:
+            pass  # with another list of tables, perhaps
+        connection.close(force=True)
+        _remove(copy)
+    _remove(new)
+    raise error
+
+
+def _check_alone(path: Path) -> None:
+    """`Conflict` while another process has a file open of which SQLite itself cannot tell, since it cannot read it."""
+    if os.name == "posix":
+        import fcntl
+
+        with path.open("r+b") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)  # where readers have their locks
+            except OSError as error:
+                raise _in_use(str(path)) from error
+
+
+def _nothing(path: str, why: str) -> Corrupt:
+    return Corrupt(
+        f"nothing can be read of the file: {why}",
+        where=path,
+        hint="Check that it is the right one. If it is, put it aside, and restore it from a backup, or make it anew "
+        "from a mirror or a copy: holdfast copy",
+    )
+
+
+def _in_use(path: str) -> Conflict:
+    hint = "Stop what uses the store, and repair it again"
+    return Conflict("another process has the file open", where=path, hint=hint)
 
 
 def _count(path: str) -> int:
     """How many rows there are."""
-    connection = files.connect(Settings(path, path, "full", 1.0, None, exclusive=False))
+    connection = files.connect(Settings(path, path, "full", 1.0, None, exclusive=False, read_only=True, frozen=True))
     try:
         counts = [connection.execute(f"SELECT count(*) FROM {space.name}").get for space in SPACES]  # noqa: S608
         return sum(map(int, counts))
@@ -94,9 +158,7 @@ def _connect(path: str, *, alone: bool) -> apsw.Connection:
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema").get  # noqa: B018 - takes the lock
         except errors.BUSY as error:
-            raise Conflict(
-                "another process has the file open", where=path, hint="Stop what uses the store, and repair it again"
-            ) from error
+            raise _in_use(path) from error
         except apsw.Error as error:
             if not errors.is_damage(error):
                 raise errors.translate(error, path) from error
@@ -116,35 +178,31 @@ class _Source:
     """The damaged file."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-        self.trusting = False
+        self.connection = connection
 
     def tables(self) -> set[str]:
         """The tables that it has."""
         try:
-            return {name for (name,) in self._connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            return {name for (name,) in self.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         except apsw.Error as error:
-            raise Corrupt(
-                f"not even the list of tables can be read: {error}",
-                where=self._connection.filename,
-                hint="Restore the file from a backup, or copy the threads from a mirror",
-            ) from error
+            raise _nothing(self.connection.filename, str(error)) from error
 
     def trust(self, trusting: bool) -> None:
         """Whether to read pages whose checksums are wrong."""
-        self.trusting = trusting
-        self._connection.execute(f"PRAGMA checksum_verification = {int(not trusting)}")
-        self._connection.execute("PRAGMA shrink_memory")
+        self.connection.execute(f"PRAGMA checksum_verification = {int(not trusting)}")
+        self.connection.execute("PRAGMA shrink_memory")
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         """As a backend reads."""
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         try:
             return answers(cursor, queries)
         except apsw.Error as error:
-            raise errors.translate(error, self._connection.filename) from error
+            raise errors.translate(error, self.connection.filename) from error
+        except UnicodeDecodeError as error:
+            raise Corrupt(f"a name is no text: {error}", where=self.connection.filename) from error
         finally:
-            if self._connection.in_transaction:
+            if self.connection.in_transaction:
                 cursor.execute("ROLLBACK")
 
     def numbered(self, space: Space) -> Iterator[Row]:
@@ -153,17 +211,20 @@ class _Source:
         columns = ", ".join(space.all_columns)
         sql = f"SELECT {columns}, body, rowid FROM {space.name} NOT INDEXED WHERE rowid >= ? AND rowid < ? LIMIT ?"  # noqa: S608
         todo = [(0, _MOST_NUMBER)]
-        while todo:
+        failed = 0
+        while todo and failed < _MOST_FAILED:
             low, high = todo.pop()
             try:
-                found = list(self._connection.execute(sql, (low, high, _PAGE)))
+                found = list(self.connection.execute(sql, (low, high, _PAGE)))
             except apsw.SQLError:
                 return
-            except apsw.Error:
+            except (apsw.Error, UnicodeDecodeError):
+                failed += 1
                 if high - low > 1:
                     middle = min((low + high) // 2, low + _STRIDE)
                     todo += [(middle, high), (low, middle)]
                 continue
+            failed = 0 if found else failed
             for row in found:
                 yield Row(row[: len(space.key)], row[len(space.key) : -2], row[-2])
             if len(found) == _PAGE:
@@ -205,7 +266,8 @@ class _Copy:
         self.holes += holes
 
     async def _judge(self, space: Space, row: Row) -> None:
-        if self._sound(space, row):
+        typed = zip(space.all_columns.values(), (*row.key, *row.columns), strict=True)
+        if all(type(value) is kind for kind, value in typed) and self._sound(space, row):
             await self._take(space, row)
         else:
             self.refused += 1
@@ -221,18 +283,24 @@ class _Copy:
             await self._target.apply(batch)
 
 
-def _swap(connection: apsw.Connection, path: Path, new: Path) -> Path:
-    """Put the new file in the place of the old one, which gets another name."""
+def _swap(connection: apsw.Connection | None, path: Path, new: Path) -> Path:
+    """Put the new file in the place of the old one, which gets another name. Without a connection, that of a file that
+    cannot be read, its log goes with it."""
+    damaged = _free_name(path)
+    log = Path(f"{path}-wal")
     try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        if connection is not None:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.Error as error:
         raise Unavailable(
             f"the log of the damaged file cannot be written back: {error}",
             where=str(path),
             hint=f"What could be read is in {new}: stop all that uses the store, and put it in the file's place",
         ) from error
-    damaged = _free_name(path)
     os.link(path, damaged)
+    if connection is None and log.exists():
+        log.rename(f"{damaged}-wal")
+    Path(f"{path}-shm").unlink(missing_ok=True)
     _flush(path.parent)
     new.replace(path)
     _flush(path.parent)

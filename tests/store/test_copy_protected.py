@@ -1,0 +1,72 @@
+"""What protects a thread in one store is not taken away by a copy from another."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.errors import Denied
+from holdfast.store import Store
+from tests.engine.lines import store_on
+
+
+@pytest.fixture
+def stores() -> tuple[Store, Store, list[str]]:
+    source, target = store_on(Memory()), store_on(Memory())
+    ids = [source.put("t", {"n": n}).id for n in range(4)]
+    source.copy_to(target)
+    return source, target, ids
+
+
+def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str]]) -> None:
+    source, target, ids = stores
+    target.hold("t", reason="audit")
+    target.pin("t", ids[0], reason="evidence")
+    source.put("t", {"n": 4})
+    source.hold("t", reason="of the source")
+    source.pin("t", ids[1], reason="of the source")
+    for _ in range(2):
+        assert not source.copy_to(target).changing
+        assert {each.reason for each in target.holds("t")} == {"audit", "of the source"}
+        assert {(each.id, each.reason) for each in target.pins("t")} == {
+            (ids[0], "evidence"),
+            (ids[1], "of the source"),
+        }
+    assert target.get("t").state == {"n": 4}
+    assert not source.verify().findings
+    assert not target.verify().findings
+    with pytest.raises(Denied):
+        target.delete("t")
+
+
+@pytest.mark.parametrize("how", ["hold", "pin"])
+def test_what_is_kept_there_is_not_pruned_by_a_copy(how: str, stores: tuple[Store, Store, list[str]]) -> None:
+    source, target, ids = stores
+    if how == "hold":
+        target.hold("t", reason="audit")
+    else:
+        target.pin("t", ids[0], reason="evidence")
+    source.prune(keep_last=2)
+    with pytest.raises(Denied, match=f"a {how} keeps there"):
+        source.copy_to(target)
+    assert target.get("t", ids[0]).state == {"n": 0}
+    assert not target.verify().findings
+    if how == "hold":
+        target.release("t")
+    else:
+        target.unpin("t", ids[0])
+    source.copy_to(target)
+    assert len(target.log("t")) == 2
+    assert not target.verify().findings
+
+
+def test_a_pin_elsewhere_does_not_keep_what_is_not_pinned(stores: tuple[Store, Store, list[str]]) -> None:
+    source, target, ids = stores
+    target.pin("t", ids[3])
+    source.prune(keep_last=2)
+    source.copy_to(target)
+    assert [each.id for each in target.log("t")] == [ids[3], ids[2]]
+    assert [each.id for each in target.pins("t")] == [ids[3]]
+    with pytest.raises(holdfast.NotFound):
+        target.get("t", ids[0])
