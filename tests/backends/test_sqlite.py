@@ -463,7 +463,7 @@ def test_a_flipped_byte_is_found(path: Path) -> None:
     store = opened(path)
     with pytest.raises(Corrupt, match="damaged"):
         run(store.read([Scan(STEPS, ())]))
-    assert len(run(store.check())) == 1
+    assert any("the checksums of 1 of" in each for each in run(store.check()))
     with pytest.raises(Corrupt, match="damaged"):
         run(store.apply([Delete(STEPS, ())]))
     run(store.close())

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from holdfast.backends.spaces import FOLDS, LINES, NODES, OBJECTS, REFS, STEPS
+from holdfast.backends.port import Delete, Put, Scan
+from holdfast.backends.spaces import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.engine.findings import Code, Level, Weight
 from holdfast.errors import Invalid, Unavailable
@@ -171,9 +172,11 @@ def test_nothing_is_taken_from_a_source_that_has_another_history(whole: bool) ->
 def test_only_a_thread_that_is_named_is_repaired() -> None:
     rows = small(pruned=False)
     engine, source = loaded(rows), loaded(rows)
-    for each in (engine, source):
-        store_on(each.ground.backend, fold_every=3).put("u", {"x": 1}, id="1")
-    store_on(source.ground.backend, fold_every=3).put("u", {"x": 2}, id="2")
+    for number in range(3):
+        store_on(source.ground.backend, fold_every=3).put("u", {"x": number}, id=str(number))
+    found = run(source.ground.backend.read([Scan(space, ("", "u")) for space in SPACES]))
+    copied = [Put(space, row) for space, each in zip(SPACES, found, strict=True) for row in each]
+    run(engine.ground.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
     assert run(repair(engine, "", [source], threads=["t"])).mended == []
     assert [each.thread for each in run(repair(engine, "", [source])).mended] == ["u"]
 

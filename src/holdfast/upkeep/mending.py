@@ -35,7 +35,7 @@ from holdfast.engine.records import (
 )
 from holdfast.engine.states import Held, States, pointers_in
 from holdfast.engine.verify import look
-from holdfast.errors import Conflict, Corrupt, HoldfastError
+from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound
 from holdfast.model.drafts import EMPTY
 from holdfast.model.nodes import MapRoot, Origin
 from holdfast.model.objects import parse_pointer
@@ -352,7 +352,7 @@ class _Mending:
     ) -> tuple[Held | None, bool]:
         """The state at a step, and whether the step stays. A lost one may leave its folded state to the next."""
         step = None if row is None else open_row(self._line, row, self._ground.max_bytes)
-        own = await self._own_fold(place)
+        own = await self._own_fold(place, chain.lost.get(place[1]) if row is None else Point.of(row).hash)
         if row is None or step is None:
             await self._lose(
                 place, there, chain.lost.get(place[1]), depth, "it is damaged or missing, and no source has it"
@@ -398,21 +398,26 @@ class _Mending:
         found = [each.code.value for each in self._check.found.findings if each.place == place]
         return ", ".join(dict.fromkeys(found)) or "it reaches back to another folded state now"
 
-    async def _own_fold(self, place: Where) -> Held | None:
-        """The folded state at a place, if that is whole."""
-        if place not in self._check.folded or place in self._check.marks.folds:
+    async def _own_fold(self, place: Where, commit: bytes | None) -> Held | None:
+        """The folded state of a step at a place, if that is whole."""
+        if commit is None or place in self._check.marks.folds:
             return None
         (folds,) = await self._backend.read([Get(FOLDS, [(*self._line, *place)])])
-        if not folds:
+        if not folds or folds[0].columns[1] != commit:
             return None
-        root = open_fold(self._line, folds[0], self._check.folded[place])
-        return Held(root, int(folds[0].columns[0]))
+        try:
+            held = Held(open_fold(self._line, folds[0], commit), int(folds[0].columns[0]))
+            if self._check.folded.get(place) != commit:
+                await self._states.whole(self._line, held)  # nobody looked: another row was in the place of its step
+        except (Corrupt, NotFound):
+            return None
+        return held
 
     async def _state(
         self, place: Where, point: Point, step: Step, before: Held | None, own: Held | None, *, follows: bool
     ) -> Held | None:
         """The state at a step: its own folded one; that before it and its changes; or from a source."""
-        if own is not None and self._check.folded[place] == point.hash:
+        if own is not None:
             self._folds[place] = None
             return own
         if before is not None:

@@ -16,7 +16,7 @@ import apsw
 from holdfast.backends.sqlite.files import checksum_vfs
 
 _LOOKS = 3
-_PAUSE = 0.05
+_PAUSE = 0.01
 """How often a page is looked at before it counts as damaged, and how long apart: it may be being written."""
 
 _LOG_HEADER, _FRAME = 32, struct.Struct(">I20x")
@@ -26,7 +26,7 @@ def damaged_pages(path: str, size: int, count: int) -> list[int]:
     """The pages, counted from 1, that do not have the checksums that they should, by the size of a page and how many
     there are. Those that are in the log count as it has them."""
     # Through the VFS: to open and close the file itself would give up the locks that SQLite holds on it.
-    file = apsw.VFSFile(checksum_vfs(), path, [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
+    file = apsw.VFSFile(checksum_vfs() or "", path, [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
     try:
         damaged = _wrong(file, size, range(1, min(count, file.xFileSize() // size) + 1))
         for _ in range(_LOOKS - 1):
