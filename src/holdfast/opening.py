@@ -99,4 +99,7 @@ async def _opened(
     backend.check_rows_with(is_sound)
     if project is None:
         project = backend.capabilities.projected
-    return cls(Engine(Ground(backend, Cache(cache_bytes), codec, project=project)), tenant)
+    engine = Engine(Ground(backend, Cache(cache_bytes), codec, project=project))
+    if not options.get("read_only"):
+        engine.load_writers()
+    return cls(engine, tenant)

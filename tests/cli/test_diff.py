@@ -132,6 +132,12 @@ def test_a_file_that_is_none(hf: Run, tmp_path: Path, content: str | None, code:
     assert (done.code, done.out) == (code, "")
 
 
+def test_a_directory_is_no_file(hf: Run, tmp_path: Path) -> None:
+    done = hf("diff", "t2", "--file", tmp_path)
+    assert done.code == 2
+    assert "cannot be read" in done.err
+
+
 def test_words_and_colours(hf: Run, url: str) -> None:
     with holdfast.open(url) as store:
         store.put("text", {"t": "the quick fox"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.shards.renewing import Renewing
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
+from holdfast.engine.drivers import run
 from holdfast.engine.records import is_sound
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Unavailable
 from holdfast.store import Store
 from holdfast.upkeep.heads import Heads
 
@@ -154,7 +157,7 @@ def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> N
     assert salvage(str(path), is_sound).holes == []
 
 
-@pytest.mark.parametrize("step", ["_free_name", "_flush"])
+@pytest.mark.parametrize("step", ["_free_name", "link", "_flush", "replace"])
 def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +168,7 @@ def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(salvaging, step, interrupted)
+        patched.setattr({"link": os, "replace": Path}.get(step, salvaging), step, interrupted)
         with pytest.raises(KeyboardInterrupt):
             salvage(str(path), is_sound)
     with holdfast.open(f"sqlite:///{path}") as store:
@@ -173,18 +176,173 @@ def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
     salvage(str(path), is_sound)
     with holdfast.open(f"sqlite:///{path}") as store:
         assert everything(store) == truth
+    assert not list(path.parent.glob("*.salvage*"))
 
 
-def test_what_was_moved_aside_and_not_written_anew_is_finished(tmp_path: Path) -> None:
-    truth, _ = made("file", tmp_path / "whole")
-    with holdfast.open(url("file", tmp_path / "whole")) as store:
-        backend: Any = store.engine.ground.backend
-        from holdfast.engine.drivers import run
+_PAGE = 4096
 
-        aside = run(backend.move_aside("", "chat", "now"))
-        assert aside is not None
-        store.engine.ground.cache.clear()
-        assert [each.thread for each in store.threads()] == ["notes"]
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (16, 24), (28, 32), (0, _PAGE), (27 * _PAGE, 29 * _PAGE)])
+def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path: Path, start: int, stop: int) -> None:
+    truth, _ = made("sqlite", tmp_path / "whole")
+    path = tmp_path / "whole" / "store.db"
+    data = bytearray(path.read_bytes())
+    data[start:stop] = bytes(255 - byte for byte in data[start:stop])
+    path.write_bytes(data)
+    with pytest.raises(Corrupt):
+        holdfast.open(f"sqlite:///{path}")
+    told = salvage(str(path), is_sound, into=str(tmp_path / "other.db"))
+    assert path.read_bytes() == data
+    done = salvage(str(path), is_sound)
+    assert (told.rows, told.refused) == (done.rows, done.refused)
+    assert Path(done.damaged).read_bytes() == data
+    with holdfast.open(f"sqlite:///{path}") as store:
         assert store.repair().sound
         assert everything(store) == truth
-        assert backend.unfinished() == []
+
+
+@pytest.mark.parametrize("data", [b"short", b"something else, and long\n" * 10_000])
+def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(data)
+    with pytest.raises(Corrupt, match="nothing can be read"):
+        salvage(str(path), is_sound)
+    assert path.read_bytes() == data
+    assert [each.name for each in tmp_path.iterdir()] == ["store.db"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith("-shm")
+    }
+
+
+def break_something(kind: str, folder: Path) -> None:
+    if kind == "sqlite":
+        data = bytearray((folder / "store.db").read_bytes())
+        for page in range(10, 14):
+            data[page * _PAGE + 2000] ^= 1
+        (folder / "store.db").write_bytes(data)
+    else:
+        entry = next(folder.glob("tenant=/line=chat/log/*.00000001.*/00"))
+        entry.write_bytes(entry.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path: Path, kind: str, copy: bool) -> None:
+    truth, _ = made(kind, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "broken")
+    break_something(kind, tmp_path / "broken")
+    source = url(kind, tmp_path / "whole") if copy else ()
+    with holdfast.open(url(kind, tmp_path / "broken")) as store:
+        before = contents(tmp_path / "broken")
+        told = store.repair(source, dry_run=True)
+        assert contents(tmp_path / "broken") == before
+        done = store.repair(source)
+        assert told.dry_run
+        assert told.files is not None
+        assert done.files is not None
+        assert (told.files[:2], told.lost, told.remade) == (done.files[:2], done.lost, done.remade)
+        for one, other in zip(told.mended, done.mended, strict=True):
+            assert (one.thread, one.restored, one.remade, one.quarantined, one.left) == (
+                other.thread, other.restored, other.remade, other.quarantined, other.left
+            )  # fmt: skip
+        assert done.sound
+        if copy:
+            assert everything(store) == truth
+        assert store.verify(level="decode").findings == []
+        again = store.repair(source)
+        assert (again.files, again.mended) == (None, [])
+
+
+def chat(folder: Path, pattern: str) -> Path:
+    return next(folder.glob(f"tenant=/line=chat/{pattern}"))
+
+
+@pytest.mark.parametrize("pattern", ["birth", "fold/*", "log/*.00000001.*/01"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+def test_a_damaged_or_missing_file_of_a_thread_is_found_and_mended(tmp_path: Path, pattern: str, how: str) -> None:
+    truth, _ = made("file", tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "broken")
+    path = chat(tmp_path / "broken", pattern)
+    data = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        data = data[:90] if how == "cut" else data[:67] + bytes([data[67] ^ 1]) + data[68:]
+        path.write_bytes(data)
+    with holdfast.open(url("file", tmp_path / "broken")) as store:
+        backend: Any = store.engine.ground.backend
+        assert run(backend.check()) != []
+        done = store.repair(url("file", tmp_path / "whole"))
+        assert done.sound
+        assert everything(store) == truth
+        assert store.verify(level="decode").findings == []
+    if how != "missing":
+        kept = tmp_path / "broken" / "damaged"
+        assert data in [each.read_bytes() for each in kept.rglob("*") if each.is_file()]
+
+
+def test_what_was_deleted_before_a_thread_was_made_anew_does_not_come_back(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with holdfast.open(url("file", tmp_path / "store") + "?grace=10") as store:
+        backend: Any = store.engine.ground.backend
+        for number in range(40):
+            store.put("chat", {"secret": number}, id=f"old {number}")
+        store.delete("chat")
+        opened = backend._opened()
+        run(backend._took_long(lambda: opened.tidying.tidy(-1.0)))
+        store.put("chat", {"x": 1}, id="new 1")
+        store.put("chat", {"x": 2}, id="new 2")
+        truth = everything(store)
+    birth = chat(tmp_path / "store", "birth")
+    birth.write_bytes(birth.read_bytes()[:-1])
+    with holdfast.open(url("file", tmp_path / "store")) as store:
+        assert store.repair().sound
+        now = everything(store)["chat"]
+        assert now.items() <= truth["chat"].items()
+        assert store.verify(level="decode").findings == []
+
+
+def test_a_writer_of_another_process_loses_nothing_that_it_was_told_is_stored(tmp_path: Path) -> None:
+    truth, _ = made("file", tmp_path / "whole")
+    entry = chat(tmp_path / "whole", "log/*.00000001.*/01")
+    with (
+        holdfast.open(url("file", tmp_path / "whole")) as other,
+        holdfast.open(url("file", tmp_path / "whole")) as store,
+    ):
+        other.put("chat", {"before": 1}, id="before")
+        entry.write_bytes(entry.read_bytes()[:-1])
+        assert store.repair(()).files is not None
+        with pytest.raises(HoldfastError):
+            other.put("chat", {"after": 1}, id="after")
+        assert "after" not in [each.id for each in store.log("chat")]
+    with holdfast.open(url("file", tmp_path / "whole")) as store:
+        store.put("chat", {"later": 1}, id="later")
+        assert store.get("chat", "later").state == {"later": 1}
+        assert len(everything(store)["notes"]) == len(truth["notes"])
+
+
+def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("file", tmp_path / "whole")
+    entry = chat(tmp_path / "whole", "log/*.00000001.*/01")
+    entry.write_bytes(entry.read_bytes()[:-1])
+
+    async def interrupted(*_: object) -> None:
+        raise Unavailable("the power is out")
+
+    with holdfast.open(url("file", tmp_path / "whole")) as store:
+        readable = store.threads()
+        with monkeypatch.context() as patched:
+            patched.setattr(Renewing, "_begin", interrupted)
+            with pytest.raises(Unavailable):
+                store.repair()
+    with holdfast.open(url("file", tmp_path / "whole")) as store:
+        assert store.threads() == readable
+        assert store.repair().sound
+        assert store.verify(level="decode").findings == []

@@ -95,6 +95,8 @@ def _state(file: str) -> dict[str, Any]:
         data = sys.stdin.read() if file == "-" else Path(file).read_bytes()
     except FileNotFoundError:
         raise NotFound("there is no such file", where=file) from None
+    except OSError as error:
+        raise Invalid(f"the file cannot be read: {error.strerror}", where=file) from None
     try:
         state = default_codec.from_json(decode(data))
     except (DecodeError, UnicodeDecodeError) as error:

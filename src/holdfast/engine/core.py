@@ -95,6 +95,12 @@ class Engine:
 
         return Copier(self.ground, self.lines, self.projector, self.indexer)
 
+    def load_writers(self) -> None:
+        """Load what saving takes. Whoever may save from a signal's handler can not load it then."""
+        from holdfast.engine import partial  # noqa: F401 - for updates
+
+        _ = self.rebaser, self.writes
+
     def recent(self, line: Line, codec: Codec | None = None) -> Recent:
         """What was packed and unpacked last of a line."""
         return Recent(self.ground.cache, codec or self.ground.codec, line)

@@ -400,15 +400,16 @@ class _Mending:
 
     async def _own_fold(self, place: Where, commit: bytes | None) -> Held | None:
         """The folded state of a step at a place, if that is whole."""
-        if commit is None or place in self._check.marks.folds:
+        looked_at = self._check.folded.get(place) == commit
+        if commit is None or (looked_at and place in self._check.marks.folds):
             return None
         (folds,) = await self._backend.read([Get(FOLDS, [(*self._line, *place)])])
         if not folds or folds[0].columns[1] != commit:
             return None
         try:
             held = Held(open_fold(self._line, folds[0], commit), int(folds[0].columns[0]))
-            if self._check.folded.get(place) != commit:
-                await self._states.whole(self._line, held)  # nobody looked: another row was in the place of its step
+            if not looked_at:
+                await self._states.whole(self._line, held)  # another row was in the place of its step
         except (Corrupt, NotFound):
             return None
         return held

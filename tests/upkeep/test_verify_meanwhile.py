@@ -1,0 +1,196 @@
+"""Verifying while others write, fork, merge, rename, prune, compact and delete: nothing is found that is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from holdfast.backends.port import Delete, Get, Put, Query, Row, Scan
+from holdfast.backends.spaces import LINES, NODES, REFS
+from holdfast.backends.wrap import Wrapper
+from holdfast.engine.drivers import run
+from holdfast.engine.findings import Code, Weight
+from holdfast.engine.protected import LEASE
+from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient
+from holdfast.store import Store
+from tests.engine.lines import Clock, backend, store_on
+from tests.engine.pruned import dropping_ids, prune
+
+
+class Busy(Wrapper):
+    """Something may be done before every read."""
+
+    act: Callable[[Sequence[Query]], None] | None = None
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        act, self.act = self.act, None
+        if act is not None:
+            act(queries)
+            self.act = act
+        return await self.inner.read(queries)
+
+
+class Others:
+    """Do this and that to two threads, by chance."""
+
+    def __init__(self, store: Store, chance: Random) -> None:
+        self._store = store
+        self._chance = chance
+        self._number = 0
+        self.often = 1.0
+
+    def __call__(self, queries: Sequence[Query] = ()) -> None:
+        del queries
+        if self._chance.random() < self.often:
+            self._number += 1
+            with suppress(NotFound, Conflict, Denied, Invalid):  # such as a branch that another one starts from
+                self._do(self._chance.choice("aaab"), self._chance.random())
+
+    def _do(self, thread: str, chance: float) -> None:
+        store, choose, number = self._store, self._chance.choice, self._number
+        branches = [each.name for each in store.branches(thread)]
+        if chance < 0.4:
+            state = {"messages": [f"message {n}" for n in range(number % 50)], "large": "x" * (number % 8 * 10_000)}
+            store.put(thread, state, branch=choose(branches))
+        elif chance < 0.45:
+            store.put(thread, {"again": number}, id=choose(store.log(thread, limit=5)).id)
+        elif chance < 0.55:
+            store.fork(thread, choose(store.log(thread, limit=30)).id, branch=f"branch {number}")
+        elif chance < 0.65:
+            store.merge(thread, choose(branches), into=choose(branches), strategy="ours")
+        elif chance < 0.7:
+            store.rename_branch(thread, choose(branches), f"renamed {number}")
+        elif chance < 0.75:
+            store.delete_branch(thread, choose(branches))
+        elif chance < 0.78:
+            store.delete(thread)
+            store.put(thread, {"made": "anew"})
+        elif chance < 0.83:
+            store.compact(thread)
+        elif chance < 0.93:
+            store.prune(keep_last=1 + number % 20, threads=thread)
+        elif chance < 0.97:
+            store.name(thread, f"name {number % 4}")
+        else:
+            store.pin(thread, choose(store.log(thread, limit=20)).id)
+
+
+@pytest.mark.parametrize("often", [0.1, 0.4])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path) -> None:
+    for seed in range(8 if kind == "memory" else 3):
+        (tmp_path / str(seed)).mkdir()
+        inner, clock = backend(kind, tmp_path / str(seed)), Clock()
+        there = store_on(inner, fold_every=4, clock=clock)
+        for thread in "ab":
+            for turn in range(20):
+                there.put(thread, {"messages": [f"message {n}" for n in range(turn)]})
+        others = Others(there, Random(seed))
+        for _ in range(40):
+            others()
+        others.often = often
+        busy = Busy(inner)
+        store = store_on(busy, fold_every=4, clock=clock)
+        for level in ("structure", "hashes", "decode"):
+            heads = there.heads()
+            busy.act = others
+            found = store.verify(level=level, heads=heads).findings
+            busy.act = None
+            assert [each for each in found if each.weight is Weight.DAMAGE] == [], (seed, level)
+            assert {each.code for each in found} <= {
+                *(Code.GONE_THREAD, Code.GONE_BRANCH, Code.PRUNED_SINCE, Code.RENAMED_BRANCH),
+                *(Code.CHANGED_NAMES, Code.NOT_COMPARED),
+            }
+        assert there.verify(level="decode").sound
+        there.close()
+
+
+def filled(inner_kind: str, folder: Path) -> tuple[Busy, Store, Store]:
+    inner, clock = backend(inner_kind, folder), Clock()
+    there = store_on(inner, fold_every=4, clock=clock)
+    for turn in range(300):
+        there.put("t", {"turn": turn})
+    busy = Busy(inner)
+    return busy, store_on(busy, fold_every=4, clock=clock), there
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_long_threads_are_the_same_by_id_and_by_place(kind: str, tmp_path: Path) -> None:
+    _, store, there = filled(kind, tmp_path)
+    assert store.verify().findings == []
+    there.prune(keep_last=3)
+    assert store.verify().findings == []
+    there.close()
+
+
+def test_a_rewrite_that_ends_meanwhile_leaves_no_orphans(tmp_path: Path) -> None:
+    """Nodes of another form are read while it is under way; when one looks for its lease again, both are gone."""
+    busy, store, _ = filled("memory", tmp_path)
+    node, lease = ("", "t", 2, bytes(20)), ("", "t", LEASE, "rewrite", "")
+    run(busy.apply([Put(NODES, Row(node, (), b"")), Put(REFS, Row(lease, ("", 0)))]))
+    looks = 0
+
+    def end(queries: Sequence[Query]) -> None:
+        nonlocal looks
+        if any(isinstance(query, Scan) and query.prefix == lease[:3] for query in queries):
+            looks += 1
+            if looks == 2:
+                run(busy.apply([Delete(NODES, node), Delete(REFS, lease)]))
+
+    busy.act = end
+    assert store.verify().findings == []
+    run(busy.apply([Put(NODES, Row(node, (), b""))]))
+    assert [each.code for each in store.verify().findings] == [Code.ORPHAN]
+
+
+def test_an_end_that_was_pruned_and_written_over_is_no_other_history(tmp_path: Path) -> None:
+    store = store_on(backend("memory", tmp_path))
+    for turn in range(3):
+        store.put("t", {"turn": turn}, id=str(turn))
+    store.fork("t", "0", branch="side")
+    for turn in range(3):
+        store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
+    heads = store.heads()
+    prune(store, dropping_ids("side 1", "side 2"))
+    (found,) = store.verify(heads=heads).findings
+    assert found.code is Code.PRUNED_SINCE
+    for turn in (9, 10):
+        store.put("t", {"side": turn}, branch="side", id=f"side {turn}")
+    (found,) = store.verify(heads=heads).findings
+    assert (found.code, "another checkpoint" in found.what) == (Code.PRUNED_SINCE, True)
+
+
+def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
+    busy, store, there = filled("memory", tmp_path)
+    heads = there.heads()
+    there.name("t", "changed")
+    number = 0
+
+    def act(queries: Sequence[Query]) -> None:
+        nonlocal number
+        if any(isinstance(query, Get) and query.space is LINES for query in queries):
+            number += 1
+            there.fork("t", branch=f"branch {number}")
+
+    busy.act = act
+    (found,) = store.verify("t", heads=heads).findings
+    assert (found.code, found.weight) == (Code.NOT_COMPARED, Weight.NOTICE)
+
+
+def test_a_store_that_cannot_be_reached_is_not_damaged(tmp_path: Path) -> None:
+    busy, store, _ = filled("memory", tmp_path)
+    reads = 0
+
+    def fail(queries: Sequence[Query]) -> None:
+        nonlocal reads
+        reads += 1
+        if reads > 10 and any(query.space is NODES for query in queries):
+            raise Transient("the network is down")
+
+    busy.act = fail
+    with pytest.raises(Transient):
+        store.verify(level="decode")
