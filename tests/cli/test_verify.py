@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import holdfast
 from holdfast.backends.port import Delete
 from holdfast.backends.spaces import STEPS
+from holdfast.engine.checking import Check
 from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.engine.records import Line
+from holdfast.engine.verify import look
+from holdfast.upkeep import verifying
 from tests.cli import kit
 
 Run = Callable[..., kit.Result]
@@ -76,3 +84,80 @@ def test_a_file_that_does_not_open_is_salvaged(hf: Run, url: str, tmp_path: Path
     assert hf("repair", "--yes").code == 0
     assert hf("verify").code == 0
     assert list(tmp_path.glob("agents.db.damaged-*"))
+
+
+def test_interrupted_in_the_middle(tmp_path: Path) -> None:
+    url, copy = f"sqlite:///{tmp_path}/many.db", f"sqlite:///{tmp_path}/copy.db"
+    with holdfast.open(url) as store:
+        for number in range(40):
+            with store.transaction() as together:
+                for n in range(30):
+                    together.put(f"t{number:02}", {"n": n, "list": list(range(n))}, id=f"{n:02}")
+        store.copy_to(copy)
+        truth = {each.thread: store.get(each.thread).state for each in store.threads()}
+        for number in range(40):
+            run(store.engine.ground.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
+    with kit.in_terminal("repair", "--from", copy, "--yes", "--store", url) as terminal:
+        terminal.expect("t05")
+        terminal.send("\x03")
+        assert terminal.wait() == 130
+    with holdfast.open(url) as store:
+        assert all(store.get(thread, "29").state == state for thread, state in truth.items())
+    assert kit.run("repair", "--from", copy, "--yes", store=url).code == 0
+    assert kit.run("verify", "--level", "decode", store=url).code == 0
+
+
+@pytest.mark.parametrize("damage", ["beginning", "cut", "text"])
+def test_a_store_that_does_not_open(hf: Run, url: str, damage: str) -> None:
+    path = Path(url.removeprefix("sqlite:///"))
+    with holdfast.open(url) as store:
+        truth = [each.id for each in store.log("t1")]
+    data = path.read_bytes()
+    broken = {"beginning": bytes(100) + data[100:], "cut": data[: len(data) - 2 * 4096], "text": b"text" * 5000}[damage]
+    path.write_bytes(broken)
+    if damage == "cut" and hf("threads").code == 0:
+        pytest.skip("only rows are missing")
+    assert hf("threads").code == 5
+    told = hf("repair", "--dry-run")
+    assert path.read_bytes() == broken
+    assert told.code == 5
+    done = hf("repair", "--yes")
+    if damage == "text":
+        assert done.code == 5
+        assert "nothing can be read of the file" in done.err
+        assert path.read_bytes() == broken
+        return
+    assert "could be salvaged" in told.err
+    assert "The old file: " in done.err
+    assert hf("verify").code == 0
+    if damage == "beginning":
+        with holdfast.open(url) as store:
+            assert [each.id for each in store.log("t1")] == truth
+
+
+def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose(url, "t1", 0, 2)
+
+    async def interrupted(ground: Ground, line: Line, *rest: Any) -> Check:
+        if line.name > "t1":
+            raise KeyboardInterrupt
+        return await look(ground, line, *rest)
+
+    monkeypatch.setattr(verifying, "look", interrupted)
+    done = hf("verify")
+    assert done.code == 130
+    assert "missing-step" in done.out  # what was found is told at once
+    assert "holdfast verify --after t1" in done.err
+    monkeypatch.undo()
+    done = hf("verify", "--after", "t1")
+    assert (done.code, "sound" in done.out) == (0, True)
+
+
+def test_notices_alone_have_a_code_of_their_own(hf: Run, url: str, tmp_path: Path) -> None:
+    assert hf("heads", tmp_path / "heads.json", "--json").records[0]["threads"] > 1
+    with holdfast.open(url) as store:
+        store.name("t1", "finished")
+    done = hf("verify", "--heads", tmp_path / "heads.json", "--json")
+    assert (done.code, done.records[0]["sound"]) == (6, True)
+    assert [each["code"] for each in done.records[0]["findings"]] == ["changed-names"]
+    assert "changed-names" in hf("verify", "--heads", tmp_path / "heads.json").out

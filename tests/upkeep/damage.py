@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import REFS, SPACES, Key, Space
+from holdfast.backends.spaces import SPACES, STEPS, Key, Space
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
 from holdfast.engine.findings import Finding, Level, Weight
@@ -100,33 +100,32 @@ def exchanged(rows: Rows) -> Iterator[tuple[Damage, Rows]]:
 
 
 UNCOVERED = {
-    ("altered", "lines", "created"),
-    ("altered", "lines", "version"),
-    ("altered", "branches", "created"),
-    ("altered", "branches", "name"),
-    ("altered", "writes", "path"),
-    ("altered", "refs", "time"),
-    ("altered", "steps", "size"),
-    ("altered", "steps", "revision"),
-    ("missing", "writes", ""),
-    ("missing", "refs", ""),
+    "altered lines.created",
+    "altered lines.version",
+    "altered branches.created",
+    "altered branches.name",
+    "swapped branches",  # where both start at the same place
+    "altered steps.size",
+    "altered steps.revision",  # where others of the thread were pruned, which may have had the ones before
+    "altered steps.time of a pruned one",
+    "altered steps.hash of a pruned one",  # unless one that is left follows it
+    "missing steps at the end of a branch",
+    "missing writes",
+    "altered writes.path",
+    "missing refs",
+    "altered refs.time",
+    "swapped refs",
+    "copied refs",
 }
-"""What no hash covers, and only exported heads show."""
+"""What no hash covers, and only exported heads show. With pruned checkpoints; without, it is less."""
 
 
-def is_covered(damage: Damage, rows: Rows) -> bool:
-    """Whether damage can be found without heads."""
+def named(damage: Damage, rows: Rows) -> str:
+    """A kind of damage, as `UNCOVERED` has it."""
     kind, space, key, what = damage
-    if (kind, space.name, what) in UNCOVERED or (space is REFS and kind in ("swapped", "copied")):
-        return False
-    row = rows[space, key]
-    if space.name == "branches" and kind == "swapped":
-        return False  # both start at the same place, and only their names differ
-    if space.name == "steps":
-        point = Point.of(row)
-        after = (*key[:3], int(key[3]) + 1)
-        if kind == "missing" and (space, after) not in rows:
-            return False  # the end of a branch
-        if point.pruned and what in ("time", "hash"):
-            return False  # nothing that is left tells
-    return True
+    name = f"{kind} {space.name}" + (f".{what}" if kind == "altered" else "")
+    if space is STEPS and kind == "missing" and (space, (*key[:3], int(key[3]) + 1)) not in rows:
+        return f"{name} at the end of a branch"
+    if space is STEPS and what in ("time", "hash") and Point.of(rows[space, key]).pruned:
+        return f"{name} of a pruned one"
+    return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from holdfast.backends.port import Delete, Put, Scan
 from holdfast.backends.spaces import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.engine.findings import Code, Level, Weight
+from holdfast.engine.leases import Lease
 from holdfast.errors import Invalid, Unavailable
 from holdfast.upkeep.heads import export_heads
 from holdfast.upkeep.mending import mend
@@ -279,3 +281,62 @@ def readable_in(rows: Rows) -> set[str]:
                 continue
             found.add(str(row.columns[0]))
     return found
+
+
+def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() -> None:
+    rows = broken(small(pruned=False))
+    engine = loaded(rows)
+    store = store_on(engine.ground.backend, fold_every=3)
+    for number in range(3):
+        store.put("u", {"n": number}, id=str(number))
+    run(engine.ground.backend.apply([Delete(STEPS, ("", "u", 0, 1))]))
+    lease = Lease(engine.ground, LINE, "rewrite")
+    run(lease.take())
+    done = run(repair(engine, ""))
+    assert not done.sound
+    assert [each.thread for each in done.mended] == ["u"]
+    assert "under way" in done.problems[0]
+    assert done.plain()["problems"] == done.problems
+    run(lease.give_back())
+    assert run(repair(engine, "")).sound
+
+
+def test_a_thread_without_a_row_gets_one_again() -> None:
+    rows = {at: row for at, row in small(pruned=True).items() if at[0] is not LINES}
+    engine = loaded(rows)
+    assert run(repair(engine, "")).sound
+    assert picture(engine) == picture(loaded(small_with_lines(rows)))
+
+
+def small_with_lines(rows: Rows) -> Rows:
+    whole = small(pruned=True)
+    return {**rows, **{at: row for at, row in whole.items() if at[0] is LINES}}
+
+
+def test_a_source_that_is_damaged_itself_gives_what_it_has() -> None:
+    rows = small(pruned=False)
+    mine = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 3))}
+    theirs = dict(rows)
+    for seq in (1, 5):
+        key = (STEPS, (*LINE, 0, seq))
+        theirs[key] = rows[key]._replace(body=rows[key].body[:-1] + b"?")
+    for at in [at for at in theirs if at[0] in (NODES, OBJECTS)]:
+        theirs[at] = theirs[at]._replace(body=b"?" + theirs[at].body[1:])
+    engine = loaded(mine)
+    done = run(repair(engine, "", [loaded(theirs)]))
+    assert done.sound
+    assert done.lost == []
+    assert picture(engine) == picture(loaded(rows))
+
+
+def test_what_is_in_quarantine_can_be_shown() -> None:
+    engine = loaded(broken(small(pruned=False)))
+    run(repair(engine, ""))
+
+    async def kept() -> list[dict[str, object]]:
+        return [each.plain() async for each in quarantined(engine, "", ["t"])]
+
+    told = run(kept())
+    assert {each["space"] for each in told} >= {"steps"}
+    assert json.loads(json.dumps(told))[0]["thread"] == "t"
+    assert all(isinstance(each["body"], str) for each in told)

@@ -16,9 +16,10 @@ import holdfast
 from holdfast.backends.shards.renewing import Renewing
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
+from holdfast.backends.wrap.urls import compose
 from holdfast.engine.drivers import run
 from holdfast.engine.records import is_sound
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Unavailable
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Transient, Unavailable
 from holdfast.store import Store
 from holdfast.upkeep.heads import Heads
 
@@ -346,3 +347,129 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
         assert store.threads() == readable
         assert store.repair().sound
         assert store.verify(level="decode").findings == []
+
+
+@pytest.mark.parametrize("kind", ["mirror", "behind"])
+def test_a_store_with_a_copy_is_repaired_from_that_and_the_copy_stays_whole(tmp_path: Path, kind: str) -> None:
+    local, remote = f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/copy.db"
+    both = compose(kind, local=local, remote=remote)
+    with holdfast.open(both) as store:
+        for number in range(60):
+            store.put("chat", {"n": number, "text": f"{number} " * 100})
+        truth = everything(store)
+    path = tmp_path / "store.db"
+    data = path.read_bytes()
+    place = data.index(b"30 30 30 30") // _PAGE * _PAGE
+    path.write_bytes(data[:place] + bytes(_PAGE) + data[place + _PAGE :])
+    with holdfast.open(both) as store:
+        done = store.repair()
+        assert done.sound
+        assert done.lost == []
+        assert everything(store) == truth
+    for each in (local, remote):
+        with holdfast.open(each, read_only=True) as store:
+            assert everything(store) == truth
+            assert store.verify(level="decode").damage == []
+
+
+def test_what_was_written_in_a_transaction_stays_and_what_was_void_does_not(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with holdfast.open(url("file", tmp_path / "store")) as store:
+        for number in range(5):
+            with store.transaction() as together:
+                together.put("chat", {"n": number}, id=f"{number}")
+                together.put("notes", {"n": number}, id=f"{number}")
+        truth = everything(store)
+    for thread in ("chat", "notes"):
+        last = max((tmp_path / "store").glob(f"tenant=/line={thread}/log/*/*"))
+        shutil.copy(last, last.with_name("30"))  # far behind the end: something between is missing
+    decision = next((tmp_path / "store" / "transactions").iterdir())
+    decision.write_bytes(b"?" + decision.read_bytes()[1:])
+    with holdfast.open(url("file", tmp_path / "store")) as store:
+        done = store.repair()
+        assert done.files is not None
+        assert len(done.files.damaged) == 2
+        assert done.sound
+        now = everything(store)
+        assert all(found.items() <= truth[thread].items() for thread, found in now.items())
+        assert store.verify(level="decode").findings == []
+
+
+def test_a_thread_with_a_long_name_of_which_nothing_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    name = "long " * 60
+    with holdfast.open(url("file", tmp_path / "store")) as store:
+        store.put(name, {"x": 1})
+        store.put("chat", {"x": 1})
+    birth = next(birth for birth in (tmp_path / "store").glob("tenant=/*/birth") if "chat" not in str(birth))
+    data = birth.read_bytes()[:90]
+    birth.write_bytes(data)
+    with holdfast.open(url("file", tmp_path / "store")) as store:
+        done = store.repair()
+        assert done.files is not None
+        assert [each.thread for each in store.threads()] == ["chat"]
+        assert store.verify(level="decode").findings == []
+    kept = tmp_path / "store" / "damaged"
+    assert data in [each.read_bytes() for each in kept.rglob("birth")]
+
+
+def test_a_file_that_cannot_be_read_and_is_open_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    made("sqlite", tmp_path / "whole")
+    path = tmp_path / "whole" / "store.db"
+    code = (
+        "import sys, holdfast\n"
+        "store = holdfast.open(sys.argv[1])\n"
+        "store.threads()\n"
+        "print('open', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, f"sqlite:///{path}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with path.open("r+b") as file:
+            file.write(bytes(100))
+        with pytest.raises(Conflict, match="another process"):
+            salvage(str(path), is_sound)
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, _ = made("sqlite", tmp_path / "whole")
+    path = tmp_path / "whole" / "store.db"
+    before = path.read_bytes()
+
+    async def full(*_: object) -> None:
+        raise Transient("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(salvaging._Copy, "_flush", full)
+        with pytest.raises(Transient):
+            salvage(str(path), is_sound)
+    assert path.read_bytes() == before
+    with holdfast.open(f"sqlite:///{path}") as store:
+        assert everything(store) == truth
+    salvage(str(path), is_sound)
+    assert not list(path.parent.glob("*.salvage*"))
+
+
+def test_pages_that_changed_places_are_salvaged_around(tmp_path: Path) -> None:
+    truth, _ = made("sqlite", tmp_path / "whole")
+    data = (tmp_path / "whole" / "store.db").read_bytes()
+    pages = [data[at : at + _PAGE] for at in range(0, len(data), _PAGE)]
+    chance = Random(4)
+    for number in range(8):
+        path = tmp_path / f"{number}.db"
+        one, other = chance.sample(range(2, len(pages)), 2)
+        swapped = list(pages)
+        swapped[one], swapped[other] = pages[other], pages[one]
+        path.write_bytes(b"".join(swapped))
+        salvage(str(path), is_sound)
+        with holdfast.open(f"sqlite:///{path}") as store:
+            assert store.repair().sound, (one, other)
+            for thread, found in everything(store).items():
+                assert found.items() <= truth[thread].items(), (one, other)

@@ -23,7 +23,7 @@ def url(kind: str, folder: Path) -> str:
 
 
 def made(kind: str, folder: Path) -> Heads:
-    """A thread with two branches, folded states, a large value, a name and a tag; and on SQLite, pages that are free."""
+    """A thread with two branches, folded states, a large value, a name and a tag; and in SQLite, free pages."""
     folder.mkdir()
     ticks = count(1_700_000_000_000_000_000, 1_000_000)
     backend = run(backend_for(url(kind, folder)).open(url(kind, folder)))
@@ -50,7 +50,7 @@ def outcome(kind: str, folder: Path, heads: Heads | None) -> str:
         return "not opened"
     with store:
         report = store.verify(heads=heads)
-        return "found" if not report.sound or heads is not None and report.findings else "sound"
+        return "found" if not report.sound or (heads is not None and report.findings) else "sound"
 
 
 def flips(folder: Path, places: Iterator[tuple[Path, int]]) -> Iterator[str]:

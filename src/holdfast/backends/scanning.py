@@ -8,6 +8,7 @@ and goes back from there. What lies between is a *hole*. Where only bodies canno
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from holdfast.backends.port import Get, Query, Row, Scan
@@ -211,32 +212,38 @@ class _Places:
 
     def spots(self, start: Key) -> Iterator[Key]:
         """Ever farther keys after one: in its last column, then in the one before that, and so on."""
-        last = start
-        for column in reversed(range(len(self.kinds))):
-            if column <= len(start):
-                for value in self._further(column, start[column] if column < len(start) else None):
-                    spot = (*start[:column], value)
-                    if spot > last:
-                        yield spot
-                        last = spot
+        last = whole = self._whole(start)
+        for column in reversed(range(len(whole))):
+            spots: Iterator[Key] = ((*whole[:column], value) for value in _further(whole[column]))
+            if column + 1 < len(whole):
+                # What comes next there, such as another branch, may be damaged in its first rows only.
+                first = self._whole(next(spots))
+                spots = chain(((*first[:-1], value) for value in (first[-1], *_further(first[-1]))), spots)
+            for spot in spots:
+                if spot > last:
+                    yield spot
+                    last = spot
 
-    def _further(self, column: int, value: Scalar | None) -> Iterator[Scalar]:
-        kind = self.kinds[column]
-        if kind is int:
-            first = 0 if value is None else int(value) + 1
-            for distance in (*range(_NEAR), *(1 << power for power in range(_NEAR.bit_length(), _FAR))):
-                yield first + distance
-            return
-        if value is not None:
-            yield from following((value,))
-        base, width = _BASES[kind], _WIDTHS[kind]
-        low = 0 if value is None else _number(value, base, width)
-        length = base**width - low
-        distances = {1 << length.bit_length() * spot // _SPOTS for spot in range(_SPOTS)}
-        distances |= {length * spot // _EVEN for spot in range(1, _EVEN)}
-        for distance in sorted(distances):
-            if distance < length:
-                yield _value(low + distance, base, width)
+    def _whole(self, start: Key) -> Key:
+        """The first key that starts so."""
+        return (*start, *(kind() for kind in self.kinds[len(start) :]))
+
+
+def _further(value: Scalar) -> Iterator[Scalar]:
+    """Ever farther values of a column after one."""
+    yield from following((value,))
+    if isinstance(value, int):
+        yield from (value + distance for distance in range(2, _NEAR))
+        yield from (value + (1 << power) for power in range(_NEAR.bit_length() - 1, _FAR))
+        return
+    base, width = _BASES[type(value)], _WIDTHS[type(value)]
+    low = _number(value, base, width)
+    length = base**width - low
+    distances = {1 << length.bit_length() * spot // _SPOTS for spot in range(_SPOTS)}
+    distances |= {length * spot // _EVEN for spot in range(1, _EVEN)}
+    for distance in sorted(distances):
+        if distance < length:
+            yield _value(low + distance, base, width)
 
 
 def following(key: Key) -> Key:
@@ -255,8 +262,8 @@ _GAP = 0xD800
 """Where the numbers begin that are no characters."""
 
 
-def _number(value: Scalar, base: int, width: int) -> int:
-    codes = [ord(one) for one in value] if isinstance(value, str) else list(value)  # type: ignore[arg-type]
+def _number(value: str | bytes, base: int, width: int) -> int:
+    codes = [ord(one) for one in value] if isinstance(value, str) else list(value)
     number = 0
     for place in range(width):
         code = codes[place] if place < len(codes) else -1

@@ -176,7 +176,7 @@ def repair(
             session.emit(each.plain())
         else:
             _tell_repaired(session, each)
-    if any(each.left for each in done):
+    if not all(each.sound for each in done):
         raise click.exceptions.Exit(failures.INTEGRITY)
 
 
@@ -218,5 +218,13 @@ def _tell_repaired(session: Session, done: Repaired) -> None:
         out.line(f"{safe(name)}: readable rows or words {would}made anew")
     for finding in done.left:
         _tell_finding(session, finding)
-    told = "damage is left" if done.left else "nothing is damaged" if not done.mended else f"{would}mended".capitalize()
-    out.line(out.style(f"{told} ({done.threads:,} threads, {done.seconds:.1f} s)", "red" if done.left else "green"))
+    for problem in done.problems:
+        out.line(out.style(safe(problem), "red"))
+    told = (
+        "damage is left"
+        if not done.sound
+        else "nothing is damaged"
+        if not done.mended
+        else f"{would}mended".capitalize()
+    )
+    out.line(out.style(f"{told} ({done.threads:,} threads, {done.seconds:.1f} s)", "green" if done.sound else "red"))

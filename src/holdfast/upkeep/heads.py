@@ -255,7 +255,7 @@ class _Comparison:
     async def _unchanged(self, outline: _Outline) -> None:
         """Nothing but appends happened since: all else must be as it was."""
         head = self._head
-        if outline.branches.keys() | {0} != {each.branch for each in head.branches}:
+        if not outline.branches.keys() <= {each.branch for each in head.branches}:
             what = "there are branches that were not there, though the thread is said to be unchanged"
             self._add(Code.OTHER_HISTORY, what, space=BRANCHES)
         if self._found:

@@ -22,6 +22,7 @@ from holdfast.engine.findings import Code, Finding, Level, Weight
 from holdfast.engine.leases import Lease
 from holdfast.engine.protected import is_about_step
 from holdfast.engine.records import (
+    PRUNED,
     Branch,
     Info,
     Line,
@@ -42,6 +43,7 @@ from holdfast.model.objects import parse_pointer
 from holdfast.model.steps import Step
 from holdfast.upkeep.chains import Chain, Chains, Where, open_row
 from holdfast.upkeep.heads import Heads, compare_head
+from holdfast.upkeep.infos import new_info
 from holdfast.upkeep.mended import Lost, Mended
 from holdfast.upkeep.quarantine import Keeper
 from holdfast.upkeep.sources import Source, first_of
@@ -128,7 +130,7 @@ class _Mending:
         self._changes: list[Change] = []
         self._bases: dict[Where, _Start] = {}
         """The steps that branches start from."""
-        self._time = 0
+        self._time = self._size = 0
         """Of the step that was gone past."""
         self._folds: dict[Where, Row | None] = {}
         """Folded states as they are to be; None where what is there is right."""
@@ -149,7 +151,7 @@ class _Mending:
         if not damage and not self._whole and not await self._is_cut(check, same):
             return True
         (before,) = await self._backend.read([Get(LINES, [tuple(self._line)])])
-        info = check.info or await self._new_info()
+        info = check.info or await new_info(self._backend, self._line, self._lines.new_info(), self._sources)
         self._info = info
         await self._take_parts(check)
         check = await look(self._ground, self._line, Level.DECODE)
@@ -183,25 +185,6 @@ class _Mending:
             return False
         numbers = {0, *check.branches, *(each.branch for each in await same.branches(self._line))}
         return any([await same.step(self._line, (n, check.lengths.get(n, 0)), None) is not None for n in numbers])
-
-    async def _new_info(self) -> Info:
-        """For a line whose own row is lost."""
-        found = await first_of(self._sources, lambda source: source.info(self._line))
-        if found is not None:
-            return found[0]
-        form = 1
-        holes: list[Hole] = []
-        async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes, bodies=False):
-            form = max(form, int(row.columns[0]))
-        times = [Branch.of(row).created for row in await self._rows(BRANCHES)]
-        async for row in sturdy_rows(self._backend, STEPS, tuple(self._line), holes, bodies=False):
-            times.append(Point.of(row).time)
-            break
-        return self._lines.new_info()._replace(form=form, created=min(times, default=self._ground.clock()))
-
-    async def _rows(self, space: Space) -> list[Row]:
-        holes: list[Hole] = []
-        return [row async for row in sturdy_rows(self._backend, space, tuple(self._line), holes)]
 
     # Nodes and large values, which are named for what they hold -----------------------------------------------
 
@@ -301,6 +284,7 @@ class _Mending:
             nothing = _Start(None, branch.base_length - 1, 0, follows=False)
             start = self._bases.get((branch.base_branch, branch.base_length - 1), nothing)
         held, depth, self._time, follows = start
+        self._size = 0
         rows = self._own_rows(number)
         own = await anext(rows, None)
         for seq in range(chain.length):
@@ -337,7 +321,7 @@ class _Mending:
         if there is None or right.row(self._line, b"") != there:
             await self._replace(there, right.row(self._line, b""), "a stub was altered, or another row in its place")
         self._stubs[place] = right
-        self._time = time
+        self._time, self._size = time, right.size
 
     async def _step(
         self,
@@ -373,7 +357,7 @@ class _Mending:
         if there is None or there != right.row(self._line, row.body):
             await self._replace(there, right.row(self._line, row.body), self._why(place))
         self._kept[place[0]] = place[1] + 1
-        self._time = right.time
+        self._time, self._size = right.time, right.size
         return held, True
 
     async def _lacks_value(self, held: Held) -> bool:
@@ -463,7 +447,7 @@ class _Mending:
         self.mended.lost.append(Lost(self._line.name, id, *place, reason))
         if there is not None:
             self._changes.append(await self._keeper.keep(STEPS, there, reason))
-        self._stubs[place] = Point(*place, "", 0, depth, commit or bytes(32), self._time, "pruned", "", 0, 0)
+        self._stubs[place] = Point(*place, "", 0, depth, commit or bytes(32), self._time, PRUNED, "", 0, self._size)
 
     def _settle(self, branches: Mapping[int, Branch]) -> None:
         """How many places of each branch are still needed."""
@@ -508,6 +492,9 @@ class _Mending:
         async for row in sturdy_rows(self._backend, FOLDS, tuple(self._line), holes):
             place = (int(row.key[2]), int(row.key[3]))
             new = self._folds.get(place)
+            chain = self._chains.chains.get(place[0])
+            if chain is None or place[1] >= chain.length:
+                continue  # it came since
             if place in kept or (new is not None and new == row):
                 continue
             self._changes.append(await self._keeper.keep(FOLDS, row, "it is damaged, or belongs to a lost checkpoint"))
@@ -565,8 +552,12 @@ class _Mending:
         if nothing_else:
             self._count()
             return True
+        # What was appended meanwhile to an end that stays as it is has its turn in the next pass.
+        touched = {each.row.key[2:] for each in self._changes if isinstance(each, Put) and each.space is STEPS}
         ends = [
-            Expect(STEPS, (*self._line, number, chain.length), None) for number, chain in self._chains.chains.items()
+            Expect(STEPS, (*self._line, number, chain.length), None)
+            for number, chain in self._chains.chains.items()
+            if not chain.length or (number, chain.length - 1) in touched | self._stubs.keys()
         ]
         if before and info.pruned != self._pruned:
             self._changes.append(await self._keeper.keep(LINES, before[0], "it counts other pruned checkpoints"))

@@ -26,12 +26,12 @@ from holdfast.engine.findings import Code, Finding, Level, Weight
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line
 from holdfast.engine.words import Progress
-from holdfast.errors import Invalid
+from holdfast.errors import Conflict, Invalid
 from holdfast.upkeep.heads import Heads
 from holdfast.upkeep.mended import Lost, Mended
 from holdfast.upkeep.mending import mend
 from holdfast.upkeep.sources import Source
-from holdfast.upkeep.storefiles import Files, are_damaged, put_in_order, rehearse, seem_damaged
+from holdfast.upkeep.storefiles import Files, are_damaged, copies_of, found_by, put_in_order, rehearse, seem_damaged
 from holdfast.upkeep.verifying import Report, verify
 
 _CACHE_BYTES = 16 << 20
@@ -44,7 +44,7 @@ class Repaired:
 
     `threads` says how many were looked at; `mended` what was done to those that were damaged, thread by thread. `files`
     tells of the store's own files, where these had to be put in order. `remade` are threads whose readable rows or
-    words were made anew.
+    words were made anew. `problems` says of threads that could not be mended now why.
     """
 
     store: str
@@ -54,6 +54,7 @@ class Repaired:
     remade: list[str] = field(default_factory=list)
     files: Files | None = None
     left: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -64,7 +65,7 @@ class Repaired:
     @property
     def sound(self) -> bool:
         """Whether nothing is damaged any more."""
-        return not self.left
+        return not self.left and not self.problems
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -89,6 +90,7 @@ class Repaired:
                 for each in self.mended
             ],
             "left": [each.plain() for each in self.left],
+            "problems": self.problems,
         }
 
 
@@ -102,8 +104,13 @@ async def repair(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Mend what is damaged. Threads that are named are also taken from a source if they are not there at all."""
+    """Mend what is damaged. Threads that are named are also taken from a source if they are not there at all.
+
+    The copy of a store that has one is a source, too: without it, what is lost here would be removed there.
+    """
     own = engine.ground.backend
+    copies = [Engine(Ground(each, Cache(_CACHE_BYTES), engine.ground.codec)) for each in copies_of(own)]
+    sources = [*sources, *copies]
     for source in sources:
         other = source.ground.backend
         if other is own or (other.url == own.url and own.capabilities.shared):
@@ -183,6 +190,11 @@ class _Run:
         await self._mend(report, threads)
         await self._take(sorted(missing - set(await self._there())))
         await self._make_again(report)
+        left = [each for each in report.damage if not each.thread]
+        if left and not self._dry:
+            again = await found_by(self._engine.ground.backend)
+            left = [each for each in left if each.code is not Code.STORE_CHECK or each.what in again]
+        self.done.left += left
 
     async def verified(self, threads: Sequence[str] | None, progress: Progress | None = None) -> Report:
         """What is wrong with threads, or with all."""
@@ -225,7 +237,6 @@ class _Run:
             names |= {name for name in wanted if whole or await self._is_behind(name)}
         for name in sorted(names):
             await self._thread(name, whole=whole or name in behind)
-        self.done.left += [each for each in report.damage if not each.thread]
 
     async def _is_behind(self, name: str) -> bool:
         """Whether a source has more of a thread that nothing but appends happened to."""
@@ -240,10 +251,12 @@ class _Run:
 
     async def _thread(self, name: str, *, whole: bool) -> None:
         line = Line(self._tenant, name)
-        if self._dry:
-            mended = await _rehearse(self._engine, line, self._sources, whole=whole, heads=self._heads)
-        else:
-            mended = await mend(self._engine, line, self._sources, whole=whole, heads=self._heads)
+        rehearse_or_mend = _rehearse if self._dry else mend
+        try:
+            mended = await rehearse_or_mend(self._engine, line, self._sources, whole=whole, heads=self._heads)
+        except Conflict as error:
+            self.done.problems.append(str(error))  # others can be mended all the same
+            return
         if mended is not None:
             self.done.mended.append(mended)
             self.done.left += mended.left

@@ -15,6 +15,7 @@ from holdfast.backends.shards.backend import Sharded
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrap.replicate import Replicate
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code
 from holdfast.engine.records import is_sound
@@ -75,16 +76,30 @@ async def rehearse(engine: Engine, tenant: str, scratch: str) -> tuple[Backend, 
 
 
 async def are_damaged(engine: Engine) -> bool:
-    """Whether the store itself finds something wrong with its files."""
+    """Whether the store itself finds something wrong with its files. That a copy lags behind is nothing wrong."""
+    return bool(await found_by(_innermost(engine.ground.backend)))
+
+
+async def found_by(backend: Backend) -> list[str]:
+    """What a store finds when it checks itself."""
     try:
-        return bool(await engine.ground.backend.check())
-    except Corrupt:
-        return True
+        return await backend.check()
+    except Corrupt as error:
+        return [str(error)]
 
 
 def seem_damaged(report: Report) -> bool:
     """Whether what was found in threads speaks for it."""
-    return any(each.code in (Code.UNREADABLE_ROWS, Code.STORE_CHECK, Code.INDEX_MISMATCH) for each in report.damage)
+    return any(each.code in (Code.UNREADABLE_ROWS, Code.INDEX_MISMATCH) for each in report.damage)
+
+
+def copies_of(backend: Backend) -> list[Backend]:
+    """The copies that a store keeps of itself."""
+    found: list[Backend] = []
+    while isinstance(backend, Wrapper):
+        found += [backend.remote] if isinstance(backend, Replicate) else []
+        backend = backend.inner
+    return found
 
 
 def _innermost(backend: Backend) -> Backend:

@@ -196,7 +196,10 @@ class _Source:
         """As a backend reads."""
         cursor = self.connection.cursor()
         try:
-            return answers(cursor, queries)
+            found = answers(cursor, queries)
+            if not all(_fits(query.space, row) for query, each in zip(queries, found, strict=True) for row in each):
+                raise Corrupt("a row is none of this table", where=self.connection.filename)  # pages changed places
+            return found
         except apsw.Error as error:
             raise errors.translate(error, self.connection.filename) from error
         except UnicodeDecodeError as error:
@@ -266,8 +269,7 @@ class _Copy:
         self.holes += holes
 
     async def _judge(self, space: Space, row: Row) -> None:
-        typed = zip(space.all_columns.values(), (*row.key, *row.columns), strict=True)
-        if all(type(value) is kind for kind, value in typed) and self._sound(space, row):
+        if _fits(space, row) and self._sound(space, row):
             await self._take(space, row)
         else:
             self.refused += 1
@@ -281,6 +283,12 @@ class _Copy:
         batch, self._batch = self._batch, []
         if batch:
             await self._target.apply(batch)
+
+
+def _fits(space: Space, row: Row) -> bool:
+    """Whether a row can be one of a table."""
+    typed = zip(space.all_columns.values(), (*row.key, *row.columns), strict=True)
+    return all(type(value) is kind for kind, value in typed) and type(row.body) is bytes
 
 
 def _swap(connection: apsw.Connection | None, path: Path, new: Path) -> Path:

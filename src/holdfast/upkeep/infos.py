@@ -1,0 +1,27 @@
+"""The row of a line that has lost it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.port import Backend
+from holdfast.backends.scanning import Hole, sturdy_rows
+from holdfast.backends.spaces import BRANCHES, FOLDS, STEPS
+from holdfast.engine.records import Branch, Info, Line, Point
+from holdfast.upkeep.sources import Source, first_of
+
+
+async def new_info(backend: Backend, line: Line, fresh: Info, sources: Sequence[Source]) -> Info:
+    """What a source says of a line; or else what follows from its other rows, and is as in a fresh one for the rest."""
+    found = await first_of(sources, lambda source: source.info(line))
+    if found is not None:
+        return found[0]
+    form = 1
+    holes: list[Hole] = []
+    async for row in sturdy_rows(backend, FOLDS, tuple(line), holes, bodies=False):
+        form = max(form, int(row.columns[0]))
+    times = [Branch.of(row).created async for row in sturdy_rows(backend, BRANCHES, tuple(line), holes)]
+    async for row in sturdy_rows(backend, STEPS, tuple(line), holes, bodies=False):
+        times.append(Point.of(row).time)
+        break
+    return fresh._replace(form=form, created=min(times, default=fresh.created))

@@ -1,0 +1,150 @@
+"""Kinds of damage that come about by more than one flipped byte, each found for what it is."""
+
+from __future__ import annotations
+
+from datetime import date
+from random import Random
+
+import pytest
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Delete, Put, Row, Scan
+from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, REFS, STEPS, Space
+from holdfast.codec.envelope import Content, Context, wrap
+from holdfast.engine.drivers import run
+from holdfast.engine.findings import Code, Finding, Weight
+from holdfast.engine.records import Line, fold_row, open_fold
+from holdfast.store import Store
+from holdfast.upkeep import verifying
+from tests.engine.lines import store_on
+
+LINE = Line("", "t")
+
+
+def made(backend: Memory, count: int = 9, **more: object) -> Store:
+    store = store_on(backend, fold_every=3)
+    for turn in range(count):
+        store.put("t", {"items": [f"item {n}" for n in range(turn)], **more}, id=str(turn))
+    return store
+
+
+def rows(backend: Memory, space: Space) -> list[Row]:
+    return run(backend.read([Scan(space, tuple(LINE))]))[0]
+
+
+def codes(found: list[Finding]) -> set[Code]:
+    return {each.code for each in found}
+
+
+def test_a_folded_state_that_is_another_one_is_found_by_making_it_again() -> None:
+    store = made(backend := Memory())
+    first, second, *_ = rows(backend, FOLDS)
+    form, commit = second.columns
+    root = open_fold(LINE, first, bytes(first.columns[1]))  # type: ignore[arg-type]
+    place = (int(second.key[2]), int(second.key[3]))
+    run(backend.apply([Put(FOLDS, fold_row(LINE, place, bytes(commit), int(form), root))]))  # type: ignore[arg-type]
+    assert codes(store.verify().damage) == set()
+    (found,) = store.verify(level="decode").damage
+    assert (found.code, found.place) == (Code.FOLD_MISMATCH, place)
+
+
+def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
+    large = Random(1).randbytes(2_500_000)
+    store = made(backend := Memory(), large=large)
+    first, middle, last = rows(backend, OBJECTS)
+    for piece in (first, middle, last):
+        run(backend.apply([Delete(OBJECTS, piece.key)]))
+        (found,) = store.verify().damage
+        assert (found.code, found.affected_count) == (Code.MISSING_OBJECT, 9)
+        run(backend.apply([Put(OBJECTS, piece)]))
+    name = bytes(last.key[2]) + (2).to_bytes(4, "big")  # type: ignore[arg-type]
+    other = wrap(b"other", Context(*LINE, "object", name), codec=Content.RAW)
+    run(backend.apply([Put(OBJECTS, last._replace(body=other))]))
+    (found,) = store.verify().damage
+    assert (found.code, found.affected_count) == (Code.DAMAGED_OBJECT, 9)
+    assert store.verify(level="structure").findings == []
+
+
+def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
+    store = store_on(backend := Memory(), fold_every=3)
+    for turn in range(8):
+        store.put("t", {"items": list(range(5000)), "turn": turn}, id=str(turn))
+    affected: dict[Code, int] = {}
+    for node in rows(backend, NODES):
+        for change in (Delete(NODES, node.key), Put(NODES, node._replace(body=b"HF" + node.body[2:-1] + b"\0"))):
+            run(backend.apply([change]))
+            for found in store.verify().damage:
+                affected[found.code] = max(affected.get(found.code, 0), found.affected_count)
+            run(backend.apply([Put(NODES, node)]))
+    assert affected[Code.MISSING_NODE] == affected[Code.DAMAGED_NODE] > 3
+    stray = Row((*LINE, 1, bytes(20)), (), b"HF")
+    run(backend.apply([Put(NODES, stray)]))
+    (found,) = store.verify().damage
+    assert "no folded state needs it" in found.what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_what_was_merged_must_be_there(pruned: bool) -> None:
+    store = made(backend := Memory(), 4)
+    store.fork("t", "1", branch="side")
+    store.put("t", {"side": 1}, branch="side", id="side")
+    merge = store.merge("t", "side", into="main", strategy="ours")
+    for turn in range(3):
+        store.put("t", {"turn": turn}, branch="main")
+    if pruned:
+        store.prune(keep_last=1)
+    assert store.verify(level="decode").findings == []
+    (row,) = [row for row in rows(backend, STEPS) if row.key[2:] == (1, 0)]
+    columns = list(row.columns)
+    columns[3] = bytes(32)
+    run(backend.apply([Put(STEPS, row._replace(columns=tuple(columns)))]))
+    found = [each for each in store.verify().findings if "it merges" in each.what]
+    assert [each.checkpoint for each in found] == ["" if pruned else merge.id]
+    if pruned:
+        (stub,) = [row for row in rows(backend, STEPS) if not row.columns[0] and row.columns[6]]
+        columns = list(stub.columns)
+        columns[6] = "nothing that can be read"
+        run(backend.apply([Put(STEPS, stub._replace(columns=tuple(columns)))]))
+        assert Code.WRONG_COLUMN in codes(store.verify().damage)
+
+
+def test_metadata_as_people_read_it() -> None:
+    store = store_on(backend := Memory())
+    store.put("t", {}, id="plain", metadata={"source": "loop", "list": [1, None, 2.5]})
+    store.put("t", {}, id="other", metadata={"day": date(2026, 11, 15)})
+    assert store.verify().findings == []
+    plain, other = rows(backend, STEPS)
+
+    def said(row: Row, text: str) -> bool:
+        columns = (*row.columns[:6], text, *row.columns[7:])
+        run(backend.apply([Put(STEPS, row._replace(columns=columns))]))
+        found = store.verify().findings
+        run(backend.apply([Put(STEPS, row)]))
+        return not found
+
+    assert said(plain, '{"list": [1, null, 2.5], "source": "loop"}')  # as a store may give it back
+    assert not said(plain, '{"source": "loop", "list": [1, null, 2]}')
+    assert not said(plain, "not JSON")
+    assert not said(plain, "")
+    assert said(other, '{"day": "told by somebody who knew the class"}')
+    assert not said(other, '{"night": "2026-11-15"}')
+
+
+def test_many_names_and_some_that_point_to_nothing() -> None:
+    store = made(backend := Memory())
+    for number in range(150):
+        store.name("t", f"name {number}", str(number % 9))
+    assert store.verify().findings == []
+    kept = rows(backend, REFS)
+    run(backend.apply([Put(REFS, kept[70]._replace(columns=("none", 0)))]))
+    run(backend.apply([Put(REFS, kept[80]._replace(columns=("", 0)))]))
+    assert [each.code for each in store.verify().damage] == [Code.DANGLING_REF] * 2
+
+
+def test_a_report_lists_damage_rather_than_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "MOST_FINDINGS", 2)
+    report = verifying.Report("", "", "hashes")
+    for code in (Code.ORPHAN, Code.MISSING_STEP, Code.ORPHAN, Code.DAMAGED_STEP, Code.DAMAGED_FOLD):
+        report.add(Finding(code, ""))
+    assert (report.found, codes(report.findings)) == (5, {Code.MISSING_STEP, Code.DAMAGED_STEP})
+    assert all(each.weight is Weight.DAMAGE for each in report.damage)
