@@ -101,9 +101,7 @@ class Operations(Basics):
         from holdfast.history import blame, paths
 
         before, limit = arguments.optional_name(before, "id"), arguments.optional_count(limit, "limit")
-        return await blame.history(
-            self.engine, self._line(thread), paths.place(path), at, before=before, limit=limit
-        )
+        return await blame.history(self.engine, self._line(thread), paths.place(path), at, before=before, limit=limit)
 
     # Branches, merges -----------------------------------------------------------------------------------------
 
@@ -345,9 +343,7 @@ class Operations(Basics):
         return await keeping.holds(self.engine, self.tenant, None if thread is None else self._line(thread))
 
     @operation
-    async def orphans(
-        self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None
-    ) -> Orphans:
+    async def orphans(self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None) -> Orphans:
         """Remove rows that belong to nothing, such as a process leaves that died in the middle of a copy.
 
         What may still be wanted by something under way goes only when it has been there for the time of `grace`. With

@@ -383,16 +383,26 @@ def test_what_was_written_in_a_transaction_stays_and_what_was_void_does_not(tmp_
     for thread in ("chat", "notes"):
         last = max((tmp_path / "store").glob(f"tenant=/line={thread}/log/*/*"))
         shutil.copy(last, last.with_name("30"))  # far behind the end: something between is missing
-    decision = next((tmp_path / "store" / "transactions").iterdir())
-    decision.write_bytes(b"?" + decision.read_bytes()[1:])
-    with holdfast.open(url("file", tmp_path / "store")) as store:
-        done = store.repair()
-        assert done.files is not None
-        assert len(done.files.damaged) == 2
-        assert done.sound
-        now = everything(store)
-        assert all(found.items() <= truth[thread].items() for thread, found in now.items())
-        assert store.verify(level="decode").findings == []
+    decisions = sorted(each.name for each in (tmp_path / "store" / "transactions").iterdir())
+    assert len(decisions) == 5
+    for name in decisions:
+        broken = tmp_path / name
+        shutil.copytree(tmp_path / "store", broken)
+        decision = broken / "transactions" / name
+        data = b"?" + decision.read_bytes()[1:]
+        decision.write_bytes(data)
+        with holdfast.open(url("file", broken)) as store:
+            done = store.repair()
+            assert done.files is not None
+            assert len(done.files.damaged) == 2
+            assert done.sound
+            now = everything(store)
+            assert all(found.items() <= truth[thread].items() for thread, found in now.items())
+            assert {thread: list(found) for thread, found in now.items()} in (
+                {}, *({"chat": kept, "notes": kept} for kept in [list(truth["chat"])[at:] for at in range(6)])
+            )  # fmt: skip
+            assert store.verify(level="decode").findings == []
+        assert data in [each.read_bytes() for each in broken.rglob("*") if each.is_file()]
 
 
 def test_a_thread_with_a_long_name_of_which_nothing_can_be_read(tmp_path: Path) -> None:

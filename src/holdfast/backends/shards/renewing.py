@@ -73,7 +73,7 @@ class Renewing:
                 objects = await self._objects(shard)
                 last = open_transaction(shard, objects)
                 if last:
-                    await self._core.decide(last, made=False)  # unless it was decided: then that counts
+                    await self._void(last, stamp)
                 remains = salvage_shard(shard, objects, await self._decided(shard, objects))
             for name, data in objects.items():
                 with within(self._timeout):
@@ -82,6 +82,14 @@ class Renewing:
                 if await self._switch(shard, objects, remains):
                     return Renewed(f"{DAMAGED}/{stamp}/{shard}", remains)
         raise Conflict("others kept writing there", where=shard, hint="Stop what uses the store, and repair it again")
+
+    async def _void(self, id: str, stamp: str) -> None:
+        """Have a transaction be void, unless it was decided: then that counts, if it can be read."""
+        try:
+            await self._core.decide(id, made=False)
+        except Corrupt:
+            name = naming.transaction(id)
+            await self._blobs.create(f"{DAMAGED}/{stamp}/{name}", await self._blobs.get(name) or b"")
 
     async def _switch(self, shard: str, objects: Mapping[str, bytes], remains: Remains) -> bool:
         """Put the new birth in its place, unless something was written meanwhile."""

@@ -51,9 +51,7 @@ def translate(error: Exception, where: str) -> HoldfastError:
             hint="Check the path; if it is right, run holdfast repair, or restore the file from a backup",
         )
     if isinstance(error, apsw.Error) and is_damage(error):
-        return Corrupt(
-            f"the file is damaged: {said}", where=where, hint="Keep a copy of it, and run holdfast repair"
-        )
+        return Corrupt(f"the file is damaged: {said}", where=where, hint="Keep a copy of it, and run holdfast repair")
     if isinstance(error, apsw.TooBigError):
         return TooLarge(f"a row is larger than SQLite stores: {said}", where=where)
     if isinstance(error, INPUT):
