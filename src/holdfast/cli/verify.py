@@ -12,7 +12,7 @@ import click
 from holdfast.cli import failures
 from holdfast.cli.completing import THREAD
 from holdfast.cli.frame import Session, command, dry_run_option, yes_option
-from holdfast.cli.text import safe
+from holdfast.cli.text import plural, safe
 from holdfast.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def heads(session: Session, file: str) -> None:
     if session.json:
         session.emit({"file": file, "threads": len(found.threads), "time": found.time})
     else:
-        session.note(f"The heads of {len(found.threads)} threads are in {file}. Keep the file elsewhere.")
+        session.note(f"The heads of {plural(len(found.threads), 'thread')} are in {file}. Keep the file elsewhere.")
 
 
 def _heads(file: str | None) -> Heads | None:
@@ -112,8 +112,8 @@ def _heads(file: str | None) -> Heads | None:
 
 def _tell(session: Session, report: Report) -> None:
     out = session.out
-    looked = f"{report.threads:,} threads, {report.steps:,} checkpoints, level {report.level}"
-    told = "sound" if report.sound else f"DAMAGED: {len(report.damaged):,} threads"
+    looked = f"{plural(report.threads, 'thread')}, {plural(report.steps, 'checkpoint')}, level {report.level}"
+    told = "sound" if report.sound else f"DAMAGED: {plural(len(report.damaged), 'thread')}"
     out.line(out.style(f"{told} ({looked}, {report.seconds:.1f} s)", "green" if report.sound else "red"))
     if not report.sound:
         session.note("`holdfast explain CODE` says what a code means; `holdfast repair` mends what can be mended.")
@@ -125,8 +125,10 @@ def _tell_finding(session: Session, finding: Finding) -> None:
     where = f"{finding.thread}: " if finding.thread else ""
     out.line(f"{out.style(finding.code.value, color)} {safe(where)}{safe(finding.what)}")
     if finding.affected_count:
-        some = ", ".join(finding.affected[:3]) + (", …" if finding.affected_count > 3 else "")
-        out.line(f"    {finding.affected_count:,} checkpoints cannot be read: {safe(some)}")
+        known = [id for id in finding.affected if id][:3]  # of a row that cannot be read, not even the id is known
+        some = ", ".join(known) + (", …" if finding.affected_count > len(known) else "")
+        told = f": {safe(some)}" if known else ""
+        out.line(f"    {plural(finding.affected_count, 'checkpoint')} cannot be read{told}")
 
 
 @command("repair")
@@ -227,4 +229,6 @@ def _tell_repaired(session: Session, done: Repaired) -> None:
         if not done.mended
         else f"{would}mended".capitalize()
     )
-    out.line(out.style(f"{told} ({done.threads:,} threads, {done.seconds:.1f} s)", "green" if done.sound else "red"))
+    out.line(
+        out.style(f"{told} ({plural(done.threads, 'thread')}, {done.seconds:.1f} s)", "green" if done.sound else "red")
+    )
