@@ -1,6 +1,7 @@
 """Settings for the whole test suite."""
 
 import os
+import signal
 import sys
 
 import pytest
@@ -19,6 +20,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# A shell starts what runs in the background with interrupts ignored, and every process of a test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
