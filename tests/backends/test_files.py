@@ -17,6 +17,7 @@ import pytest
 import holdfast
 from holdfast.backends import files
 from holdfast.backends.files import Files
+from holdfast.backends.folders import flush_folder
 from holdfast.backends.port import Create, Delete, Put, Scan
 from holdfast.backends.shards import core, view
 from holdfast.backends.spaces import SPACES, STEPS
@@ -302,9 +303,9 @@ class Disk:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
         self.safe: set[Path] = set()
-        self._flush = files._flush_folder
+        self._flush = flush_folder
         self._lock = threading.Lock()
-        monkeypatch.setattr(files, "_flush_folder", self._flushed)
+        monkeypatch.setattr(files, "flush_folder", self._flushed)
 
     def _flushed(self, folder: Path) -> None:
         self._flush(folder)

@@ -115,8 +115,6 @@ def test_a_store_that_does_not_open(hf: Run, url: str, damage: str) -> None:
     data = path.read_bytes()
     broken = {"beginning": bytes(100) + data[100:], "cut": data[: len(data) - 2 * 4096], "text": b"text" * 5000}[damage]
     path.write_bytes(broken)
-    if damage == "cut" and hf("threads").code == 0:
-        pytest.skip("only rows are missing")
     assert hf("threads").code == 5
     told = hf("repair", "--dry-run")
     assert path.read_bytes() == broken

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from holdfast.backends.folders import flush_folder
 from holdfast.backends.network import TIMEOUT, Interrupted
 from holdfast.backends.shards import naming
 from holdfast.backends.shards.backend import Sharded
@@ -39,7 +40,6 @@ _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN
 _THREADS = 8
 _TRIES = 10
 _KNOWN_FOLDERS = 10_000
-_FLUSHES_FOLDERS = os.name == "posix"
 
 
 class Files(Sharded):
@@ -176,7 +176,7 @@ class Directory(Blobs):
     def _flush_created(self, folder: Path) -> None:
         """Flush a folder in which something was created: that is there now, whatever hinders."""
         try:
-            _flush_folder(folder)
+            flush_folder(folder)
         except OSError as error:
             raise OSError(errno.EIO, f"{error.strerror}, while a folder was flushed", str(folder)) from error
 
@@ -188,7 +188,7 @@ class Directory(Blobs):
         except FileNotFoundError:
             temporary.unlink()  # the folder is gone, and what was to be replaced
         else:
-            _flush_folder(target.parent)
+            flush_folder(target.parent)
 
     def _write(self, data: bytes) -> Path:
         temporary = self._root / _TEMPORARY / secrets.token_hex(16)
@@ -216,7 +216,7 @@ class Directory(Blobs):
             relied_on = name.startswith(naming.TRANSACTIONS) or path.parent.name == "fold" or path.name == "birth"
             if relied_on and not self._read_only:
                 self._have_folder(path.parent)
-                _flush_folder(path.parent)
+                flush_folder(path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return data
@@ -250,7 +250,7 @@ class Directory(Blobs):
             folders.add(path.parent)
         for folder in folders:
             try:
-                _flush_folder(folder)
+                flush_folder(folder)
             except FileNotFoundError:
                 continue  # another has removed it
             self._remove_empty(folder)
@@ -286,7 +286,7 @@ class Directory(Blobs):
             folder.mkdir(exist_ok=True)
         else:
             folder.mkdir(parents=True, exist_ok=True)
-        _flush_folder(folder.parent)
+        flush_folder(folder.parent)
         if len(self._flushed) > _KNOWN_FOLDERS:
             self._flushed.clear()
         self._flushed[folder] = folder.stat().st_ino
@@ -305,19 +305,6 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _flush_folder(folder: Path) -> None:
-    if not _FLUSHES_FOLDERS:
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Whatever it says: the name is there, and would be taken for flushed when it is met again.
-        raise OSError(errno.EIO, f"{error.strerror}, while a folder was flushed", str(folder)) from error
-    finally:
-        os.close(descriptor)
 
 
 def _config(root: Path, error: OSError) -> Config:

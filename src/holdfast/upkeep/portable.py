@@ -20,6 +20,7 @@ from typing import IO, Any, NoReturn, TypeAlias
 
 import msgspec
 
+from holdfast.backends.folders import flush_folder
 from holdfast.backends.port import Call, Row
 from holdfast.backends.spaces import BRANCHES, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Space
 from holdfast.engine.records import Line
@@ -212,7 +213,7 @@ class Sink:
             os.fsync(self._raw.fileno())
             self._closed.close()
             self._new.replace(self._path)
-            _sync_folder(self._path.parent)
+            flush_folder(self._path.parent)
         except OSError as error:
             self._fail(error)
 
@@ -230,16 +231,6 @@ class Sink:
         self._closed.close()
         if self._new is not None:
             self._new.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the new name of a file durable, where folders can be flushed."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

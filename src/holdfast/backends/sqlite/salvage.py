@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import apsw
 
+from holdfast.backends.folders import flush_folder
 from holdfast.backends.port import Ensure, Query, Row, Sound
 from holdfast.backends.scanning import Hole, rows, sturdy_rows
 from holdfast.backends.spaces import LATER, SPACES, Space
@@ -309,9 +310,9 @@ def _swap(connection: apsw.Connection | None, path: Path, new: Path) -> Path:
     if connection is None and log.exists():
         log.rename(f"{damaged}-wal")
     Path(f"{path}-shm").unlink(missing_ok=True)
-    _flush(path.parent)
+    flush_folder(path.parent)
     new.replace(path)
-    _flush(path.parent)
+    flush_folder(path.parent)
     return damaged
 
 
@@ -323,15 +324,6 @@ def _free_name(path: Path) -> Path:
         if not name.exists():
             return name
         number += 1
-
-
-def _flush(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
