@@ -158,7 +158,7 @@ def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> N
     assert salvage(str(path), is_sound).holes == []
 
 
-@pytest.mark.parametrize("step", ["_free_name", "link", "_flush", "replace"])
+@pytest.mark.parametrize("step", ["_free_name", "link", "flush_folder", "replace"])
 def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
