@@ -118,6 +118,26 @@ QUARANTINE = Space("quarantine", {**_LINE, "number": int}, {"space": str, "time"
 JOBS = Space("jobs", {**_LINE, "name": str}, {"kind": str, "schedule": str, "state": str, "due": int, "version": int})
 """Scheduled work. It belongs to no line: the line's name is empty, which no line has."""
 
+EVENTS = Space(
+    "events",
+    {**_LINE, "id": str, "number": int},
+    {
+        "time": int,
+        "kind": str,
+        "actor": str,
+        "action": str,
+        "target": str,
+        "outcome": str,
+        "correlation": str,
+        "cause": str,
+        "duration": int,
+    },
+)
+"""What was done or tried, and by whom: rows that are made with the step they tell of, and have its `id`."""
+
+LINKS = Space("links", {**_LINE, "kind": str, "name": str, "other": str}, {"time": int, "target": str})
+"""What belongs together, to be found from either end: a kind of link, a name, and what it is linked with."""
+
 # Readable rows: what the log says, for people and dashboards to query. They are made from it and can be made again.
 
 _THREAD: dict[str, type] = {"tenant": str, "thread": str}
@@ -158,7 +178,7 @@ METADATA = Space("metadata", {**_THREAD, "checkpoint": str, "key": str}, {"value
 READABLE = (AGENT_STATES, STATE_VALUES, CONVERSATIONS, TRANSITIONS, METADATA)
 """The spaces of readable rows."""
 
-LATER = (WORDS, QUARANTINE, JOBS)
+LATER = (WORDS, QUARANTINE, JOBS, EVENTS, LINKS)
 """Spaces that the first stores were made without. They get them when they are next opened for writing."""
 
 SPACES = (LINES, BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, JOURNAL, *READABLE, *LATER)

@@ -7,6 +7,7 @@ tries again on top of the winner, as the caller wants.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,6 +15,7 @@ from typing import TypeAlias
 
 from holdfast.backends.port import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
+from holdfast.backends.waiting import Pause
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
 from holdfast.engine.ids import new_id
@@ -49,6 +51,9 @@ from holdfast.model.trees import MissingNode, Workspace
 _ATTEMPTS = 1000
 """How often an append gives way to others before it gives up. Each time, somebody else got through."""
 
+_UNPAUSED, _LONGEST_PAUSE = 2, 0.05
+"""How often it gives way without a pause, and for how many seconds it pauses at most: so that of many, all get on."""
+
 PATIENCE = 50
 """How often a line may be rewritten while a step is prepared. A node that is still missing then is lost."""
 
@@ -78,10 +83,13 @@ class Saving:
     on_conflict: OnConflict = OnConflict.RETRY
     id: str = ""
     metadata: bytes = b"\x80"
+    """A packed dict. An edit may set this and `readable`, to tell what it found."""
     readable: str = ""
     kind: str = "save"
     riders: Callable[[str], Sequence[Change]] | None = None
     """Given the step's id, changes that are made together with the step, or not at all."""
+    guards: Callable[[bool], Awaitable[Sequence[Change]]] | None = None
+    """Conditions beyond the line's own, worked out at every attempt; told whether one has failed already."""
     if_changed: bool = False
     """Save nothing where the state is the parent's; the parent then stands for the step."""
     stamp: str = ""
@@ -92,6 +100,8 @@ class Saving:
     """The name of a branch that starts with this step."""
     merged: tuple[Parent, ...] = ()
     """The further parents of a merge. Its time is not before theirs, and what it changes is what the first lacks."""
+    fold_every: int = 0
+    """How many steps there are from one folded state to the next, where it is not as everywhere else."""
 
 
 @dataclass(slots=True)
@@ -129,6 +139,7 @@ class _Condition(Enum):
     BRANCH = "the branch's number is free"
     STEP = "the place is free"
     RIDER = "the caller's own"
+    GUARD = "what the caller's own rest on"
     ROWS = "the readable rows are as they were"
 
 
@@ -156,11 +167,13 @@ class Appender:
         """
         taken: dict[int, list[Place]] = {}  # for each step, where the parents were whose next place others had
         swept = 0
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            if attempt > _UNPAUSED:
+                await Pause(random.random() * min(_LONGEST_PAUSE, 0.001 * attempt))  # noqa: S311 - not for secrets
             batch = _Batch()
             try:
                 for number, saving in enumerate(savings):
-                    await self._add(batch, saving, taken.get(number, ()))
+                    await self._add(batch, saving, taken.get(number, ()), again=attempt > 0)
                 if self._projector.on:
                     for line, made in batch.by_line().items():
                         batch.show(await self._projector.rows(line, made))
@@ -174,7 +187,7 @@ class Appender:
                     raise
                 await self._start_over(savings)
                 continue
-            except (NotFound, Invalid, Corrupt):
+            except (NotFound, Invalid, Corrupt, Conflict):
                 # What is remembered of a line may be out of date, and the change right for how it is now.
                 if await self._up_to_date(batch):
                     raise
@@ -206,7 +219,7 @@ class Appender:
         for rows in batch.rows:
             self._projector.forget(rows.line)
         number, condition, parent = batch.which(failed)
-        if condition is _Condition.ROWS:
+        if condition in (_Condition.ROWS, _Condition.GUARD):
             return
         saving = savings[number]
         line = saving.line
@@ -239,7 +252,7 @@ class Appender:
 
     # One step -------------------------------------------------------------------------------------------------
 
-    async def _add(self, batch: _Batch, saving: Saving, taken: Sequence[Place]) -> None:
+    async def _add(self, batch: _Batch, saving: Saving, taken: Sequence[Place], *, again: bool) -> None:
         """Prepare a step on the parent that it names, as of now, and add it to the batch."""
         line = saving.line
         before = batch.last(line)
@@ -278,6 +291,9 @@ class Appender:
         elif number is not None and parent is not None and parent.branch != number:
             place = Place(number, 0)  # the first step of its own
         prepared = await self.prepare(saving, info, parent, held, conditions, place, new_branch=branches)
+        if saving.guards is not None:
+            for guard in await saving.guards(again):
+                prepared.add(guard, _Condition.GUARD)
         if not saving.if_changed or parent is None or prepared.step.edit != EditMap():
             batch.add(prepared)
             return
@@ -347,7 +363,7 @@ class Appender:
             child.fresh = {**child.fresh, **objects}
         ws = None
         more: list[Ensure | Put] = []
-        if len(child.tail) >= self._ground.fold_every:
+        if len(child.tail) >= (saving.fold_every or self._ground.fold_every):
             ws, root = await self._states.fold(line, child)
             more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
             more.append(Put(FOLDS, fold_row(line, place, step.commit, info.form, root)))

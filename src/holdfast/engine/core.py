@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.engine.append import Appender, Edit
     from holdfast.engine.copying import Copier
     from holdfast.engine.deltas import Deltas
+    from holdfast.engine.entries import Entries
     from holdfast.engine.holds import Holds
     from holdfast.engine.partial import Partial
     from holdfast.engine.projection import Projector
@@ -87,6 +88,13 @@ class Engine:
         from holdfast.engine.rewrite import Rewriter
 
         return Rewriter(self.ground, self.lines, self.states, self.projector, self.indexer, self.deltas())
+
+    @cached_property
+    def entries(self) -> Entries:
+        """Finds single entries of states."""
+        from holdfast.engine.entries import Entries
+
+        return Entries(self.states, self.ground.cache)
 
     @cached_property
     def copier(self) -> Copier:

@@ -14,11 +14,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.backends.waiting import run
 
-__all__ = ["Async", "Sync", "arun", "both", "operation", "run"]
+__all__ = ["Async", "Sync", "arun", "both", "either", "operation", "run"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -82,6 +83,26 @@ class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
     def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
     @overload
     def __get__(self, instance: Async, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return MethodType(self._sync if isinstance(instance, Sync) else self._async, instance)
+
+
+class either(Generic[P, T, A]):  # noqa: N801 - used as a decorator
+    """A method that does not wait, and gives a sync class what an async one is given another form of."""
+
+    def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
+        self._sync, self._async = sync, other
+        self.__doc__ = sync.__doc__
+        self.__wrapped__ = sync
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> either[P, T, A]: ...
+    @overload
+    def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, instance: Async, owner: type) -> Callable[P, A]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self

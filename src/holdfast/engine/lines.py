@@ -122,6 +122,16 @@ class Lines:
         self.remember(line, memo)
         return memo
 
+    async def fresh(self, line: Line) -> Memo | None:
+        """The same, for a line without branches: only asks whether anything has come since, where it is remembered."""
+        known = self.known(line)
+        if known is not None and known.sole and known.point is not None:
+            after = (*line, known.point.branch, known.point.seq + 1)
+            lines, more = await self._backend.read([Get(LINES, [tuple(line)]), Get(STEPS, [after])])
+            if not more and lines and info_of(lines[0]) == known.info:
+                return known
+        return await self.look(line)
+
     def note_index(self, tenant: str, there: bool) -> None:
         """Keep in mind whether a tenant has an index of words."""
         if there is not (tenant in self.indexed):

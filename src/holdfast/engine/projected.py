@@ -106,7 +106,7 @@ def nothing_shown(line: Line) -> list[Change]:
     return [Delete(space, tuple(line)) for space in (AGENT_STATES, STATE_VALUES, CONVERSATIONS)]
 
 
-_HIDDEN = ("__", "branch:to:", "join:")
+_HIDDEN = ("\0", "__", "branch:to:", "join:")
 """How such names start: those of the frameworks' own channels, and LangGraph's for what runs next."""
 
 

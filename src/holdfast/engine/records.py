@@ -11,7 +11,7 @@ from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
 from holdfast.backends.port import Row
-from holdfast.backends.spaces import FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
+from holdfast.backends.spaces import EVENTS, FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
@@ -156,8 +156,7 @@ def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
             where=f"thread {line}",
             hint="Save it in several steps, or raise Limits.max_bytes",
         )
-    how = None if len(content) >= _WORTH_COMPRESSING else Compression.NONE
-    return wrap(content, Context(*line, "step", step.commit), schema=step.header.schema, compression=how)
+    return wrap(content, Context(*line, "step", step.commit), schema=step.header.schema, compression=_plain(content))
 
 
 def open_step(line: Line, row: Row, max_bytes: int) -> Step:
@@ -256,7 +255,21 @@ def _write_name(step: str, channel: str) -> bytes:
     return hashlib.sha256(f"{len(step)} {step}{channel}".encode()).digest()
 
 
-_ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS)
+def event_body(line: Line, id: str, number: int, packed: bytes) -> bytes:
+    """An event's details in their envelope."""
+    return wrap(packed, Context(*line, "event", f"{number} {id}".encode()), compression=_plain(packed))
+
+
+def open_event(line: Line, id: str, number: int, body: bytes, max_bytes: int) -> bytes:
+    """The packed details of an event."""
+    return unwrap(body, Context(*line, "event", f"{number} {id}".encode()), max_bytes=max_bytes).content
+
+
+def _plain(content: bytes) -> Compression | None:
+    return None if len(content) >= _WORTH_COMPRESSING else Compression.NONE
+
+
+_ENVELOPED = (STEPS, FOLDS, NODES, OBJECTS, WRITES, JOBS, EVENTS)
 """Spaces whose bodies are in envelopes."""
 
 
@@ -283,6 +296,8 @@ def context_of(space: Space, row: Row) -> tuple[str, bytes]:
         return "object", _bytes(row.key[2]) + int(row.key[3]).to_bytes(4, "big")
     if space is JOBS:
         return "job", str(row.key[2]).encode()
+    if space is EVENTS:
+        return "event", f"{int(row.key[3])} {row.key[2]!s}".encode()
     return ("step", Point.of(row).hash) if space is STEPS else ("fold", _bytes(row.columns[1]))
 
 

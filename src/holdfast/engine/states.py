@@ -136,6 +136,11 @@ class States:
             if on_this_branch:
                 queries.append(Get(FOLDS, [(*line, branch, last - wanted)]))
             found = await self._backend.read(queries)
+            if count and not steps:
+                stands_on = int(found[1][0].columns[0]) if on_this_branch and found[1] else 0
+                held = self._extended(line, point, found[0], stands_on)
+                if held is not None:
+                    return held
             if count:
                 steps[:0] = self._chain(line, found[0], count, commit, point)
                 wanted -= count
@@ -158,6 +163,25 @@ class States:
         base = steps[0][1].header.parents[0].commit if steps else point.hash
         form = folds[0].columns[0]
         return Held(open_fold(line, folds[0], base), int(form), tail, weight)
+
+    def _extended(self, line: Line, point: Point, rows: list[Row], form: int) -> Held | None:
+        """The state, from one that is remembered and the steps since; of those alone is more read than their hashes.
+
+        None if no state among the steps is remembered that stands upon the same folded one, in the same form.
+        """
+        for behind, row in enumerate(reversed(rows)):
+            held: Held | None = self._cache.get((line, Point.of(row).hash)) if behind else None
+            if held is None:
+                continue
+            if len(held.tail) != point.tail - behind or held.form != form:
+                return None
+            steps = self._chain(line, rows[len(rows) - behind :], behind, point.hash, point)
+            if steps[0][1].header.parents[0].commit != Point.of(row).hash:
+                return None
+            more = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
+            weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+            return Held(held.root, form, (*held.tail, *more), held.tail_weight + weight)
+        return None
 
     def _chain(self, line: Line, rows: list[Row], count: int, commit: bytes, point: Point) -> list[tuple[Point, Step]]:
         """Consecutive steps from their rows, each of which must be the parent of the next."""

@@ -168,7 +168,7 @@ def decode_node(id: NodeId, data: bytes) -> Node:
         kind, *columns = decode(data)
         if kind == _LEAF:
             keys, ranks, slots, origins = columns
-            rows = zip(map(_bytes, keys), map(_number, ranks), map(_parse_slot, slots), _pairs(origins), strict=True)
+            rows = zip(map(_bytes, keys), map(_number, ranks), map(parse_slot, slots), _pairs(origins), strict=True)
             return Leaf(tuple(Entry(*row) for row in rows))
         if kind == _INDEX:
             return Index(tuple(_child(*child) for child in columns[0]))
@@ -186,7 +186,7 @@ def decode_root(data: bytes) -> MapRoot:
     """A state's root from its stored form."""
     wire.check_depth(data)
     try:
-        root = _parse_slot(decode(data))
+        root = parse_slot(decode(data))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
         raise Corrupt(f"not the stored form of a state's root: {error}") from None
     if not isinstance(root, MapRoot):
@@ -202,7 +202,8 @@ def _slot(slot: Slot) -> list[Any]:
     return [_MAP, slot.child and list(slot.child), slot.ranks]
 
 
-def _parse_slot(parts: Any) -> Slot:
+def parse_slot(parts: Any) -> Slot:
+    """What an entry holds, from its stored form. `ValueError` and the like if it is none."""
     kind, *rest = parts
     if kind == _VALUE:
         return _bytes(*rest)
