@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from holdfast.errors import Uncertain as Uncertain
     from holdfast.errors import Unsupported as Unsupported
     from holdfast.history.merging import LEAVE as LEAVE
-    from holdfast.history.merging import MISSING as MISSING
     from holdfast.history.merging import Clash as Clash
+    from holdfast.model.missing import MISSING as MISSING
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.ops.doctor import doctor as doctor
@@ -82,7 +82,8 @@ _CODEC = ("Codec", "Inert", "Limits", "Registry")
 _DOCTOR = ("doctor",)
 _EXPLANATIONS = ("explain",)
 _JOBS = ("AsyncJobs", "Jobs")
-_MERGING = ("LEAVE", "MISSING", "Clash")
+_MERGING = ("LEAVE", "Clash")
+_MISSING = ("MISSING",)
 _OPENING = ("aopen", "open")
 _REGISTRY = ("allow", "register")
 _RETENTION = ("Retention",)
@@ -99,6 +100,7 @@ __all__ = [  # noqa: PLE0604 - strings all of them
     *_EXPLANATIONS,
     *_JOBS,
     *_MERGING,
+    *_MISSING,
     *_OPENING,
     *_REGISTRY,
     *_RETENTION,
@@ -129,6 +131,8 @@ def __getattr__(name: str) -> Any:
         from holdfast.ops import jobs as found
     elif name in _MERGING:
         from holdfast.history import merging as found
+    elif name in _MISSING:
+        from holdfast.model import missing as found
     elif name in _OPENING:
         from holdfast import opening as found
     elif name in _REGISTRY:

@@ -13,7 +13,8 @@ import holdfast
 from holdfast.engine.drivers import run
 from holdfast.engine.rewrite import Choice
 from holdfast.errors import Conflict, Invalid, NotFound
-from holdfast.history.merging import LEAVE, MISSING, Clash
+from holdfast.history.merging import LEAVE, Clash
+from holdfast.model.missing import MISSING
 from holdfast.store import Store
 from tests.store.stores import Interrupted, over
 

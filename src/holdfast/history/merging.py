@@ -29,6 +29,7 @@ from holdfast.model.merge import Clash as PackedClash
 from holdfast.model.merge import Path as PackedPath
 from holdfast.model.merge import Resolution, Resolver, ours, theirs, union
 from holdfast.model.merge import merge as merge_states
+from holdfast.model.missing import MISSING, Nothing
 from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack
 from holdfast.model.steps import Parent
 
@@ -39,21 +40,7 @@ _SHOWN = 8
 """How many clashes the message of an error names."""
 
 
-class _Nothing:
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-    def __bool__(self) -> bool:
-        return False
-
-
-MISSING: Final = _Nothing("MISSING")
-"""Stands for no value: one side has nothing there, or nothing is to be there."""
-
-LEAVE: Final = _Nothing("LEAVE")
+LEAVE: Final = Nothing("LEAVE")
 """What a function returns that does not settle a clash."""
 
 

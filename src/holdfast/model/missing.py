@@ -1,0 +1,22 @@
+"""What stands for no value, where None could be one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class Nothing:
+    """Has a name, and is false."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = Nothing("MISSING")
+"""Stands for no value: one side has nothing there, or nothing is to be there."""

@@ -1,0 +1,166 @@
+"""Scopes of state, and the keys in them: what they are called, and that no two share a name.
+
+A scope is a path of parts, such as `workflow:w1/step:fetch`; the state without a part is the global one. Parts stand in
+one order, whichever way they were given: `state(step="fetch", workflow="w1")` is the same scope. A key is text in
+segments, `plan/today`. Names are compared in Unicode's normal form C and are stored in it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+from holdfast.errors import Invalid
+
+KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom")
+"""What a part of a scope can be, in the order in which parts stand."""
+
+MARK = "␞"
+"""What the names of lines start with that hold state and not a thread."""
+
+MAX_KEY = 256
+"""How many characters a key, or the name in a part of a scope, has at most."""
+
+MAX_LINE = 1024
+"""How many bytes the name of a line has at most, in every store."""
+
+GLOBAL = "global"
+
+_RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Categories of characters that no name has: controls, halves of surrogate pairs, ends of lines and paragraphs."""
+
+
+class Part(NamedTuple):
+    """A kind and a name: `agent:researcher`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{_quoted(self.name)}"
+
+
+class Scope(NamedTuple):
+    """Where state lives. `str(scope)` and `Scope.parse` are each other's inverse."""
+
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, **parts: str | None) -> Self:
+        """The scope of these parts; those that are None are left out."""
+        return cls(_ordered(tuple((kind, name) for kind, name in parts.items() if name is not None)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A scope from its text, such as `workflow:w1/step:fetch`, or `global`."""
+        if not isinstance(text, str):
+            raise Invalid(f"a scope is text such as 'agent:researcher', not {type(text).__name__}", where=_shown(text))
+        if text == GLOBAL:
+            return cls()
+        parts = []
+        for part in text.split("/"):
+            kind, colon, name = part.partition(":")
+            if not colon:
+                raise Invalid(
+                    "a part of a scope is a kind and a name", where=_shown(text), hint="Such as agent:researcher"
+                )
+            parts.append((kind, _unquoted(name)))
+        return cls(_ordered(tuple(parts)))
+
+    def within(self, **parts: str | None) -> Self:
+        """The scope with further parts."""
+        given = tuple((kind, name) for kind, name in parts.items() if name is not None)
+        return type(self)(_ordered((*self.parts, *given)))
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self.parts)) or GLOBAL
+
+    @property
+    def line(self) -> str:
+        """The name of the line that holds the scope's state."""
+        return MARK + str(self)
+
+    @classmethod
+    def of_line(cls, name: str) -> Self | None:
+        """The scope whose state a line of this name holds; None if it holds something else."""
+        if not name.startswith(MARK):
+            return None
+        try:
+            scope = cls.parse(name[len(MARK) :])
+        except Invalid:
+            return None
+        return scope if scope.line == name else None
+
+    def holds(self, other: Scope) -> bool:
+        """Whether the other scope is this one, or lies in it."""
+        return other.parts[: len(self.parts)] == self.parts
+
+
+@lru_cache(4096)
+def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
+    kinds = [kind for kind, _ in given]
+    for kind in kinds:
+        if kind not in _RANK:
+            raise Invalid(
+                f"there is no kind of scope {kind!r}", where=_shown(given), hint=f"The kinds are {', '.join(KINDS)}"
+            )
+    if len(set(kinds)) < len(kinds):
+        raise Invalid("a scope has a part of each kind at most once", where=_shown(given))
+    parts = tuple(
+        Part(kind, check_key(name, f"name of the {kind}"))
+        for kind, name in sorted(given, key=lambda part: _RANK[part[0]])
+    )
+    if (size := len(Scope(parts).line.encode())) > MAX_LINE:
+        raise Invalid(
+            f"the names of a scope take at most {MAX_LINE} bytes of UTF-8 together, and these {size}",
+            where=_shown(given),
+            hint="Use shorter names, or digests of these",
+        )
+    return parts
+
+
+@lru_cache(65536)
+def _checked(text: str, what: str) -> str:
+    text = unicodedata.normalize("NFC", text) if not text.isascii() else text
+    if not text:
+        raise Invalid(f"the {what} is not empty")
+    if len(text) > MAX_KEY:
+        raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
+    if not (text.isascii() and text.isprintable()):
+        for place, char in enumerate(text):
+            if unicodedata.category(char) in _CONTROL:
+                raise Invalid(
+                    f"the {what} has a character that is not text, U+{ord(char):04X}, at {place}", where=_shown(text)
+                )
+    for segment in text.replace("\\", "/").split("/"):
+        if segment in ("", ".", ".."):
+            raise Invalid(
+                f"the {what} has a segment {segment!r}" if segment else f"the {what} has an empty segment",
+                where=_shown(text),
+                hint="Between, before and after slashes stands a name",
+            )
+    return text
+
+
+def check_key(text: object, what: str = "key") -> str:
+    """A key, or a name in a scope, in its normal form. `Invalid` if it is none."""
+    if not isinstance(text, str):
+        raise Invalid(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+    if len(text) > 4 * MAX_KEY:  # normal form makes few of many, but not so few
+        raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
+    return _checked(str(text), what)
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:80]
+
+
+def _quoted(name: str) -> str:
+    """A name in which no slash is left, and that no other name shares."""
+    return name.replace("%", "%25").replace("/", "%2F") if "%" in name or "/" in name else name
+
+
+def _unquoted(name: str) -> str:
+    return name.replace("%2F", "/").replace("%25", "%") if "%" in name else name
