@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
@@ -17,12 +17,14 @@ from holdfast.backends.spaces import REFS
 from holdfast.checkpoints import Checkpoint, Thread, to_datetime, to_time
 from holdfast.codec import Codec
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import Sync, arun, operation, run
+from holdfast.engine.drivers import Sync, operation
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.packed import PackedMap
+from holdfast.state.face import ScopedOperations, StateTransaction
+from holdfast.state.handles import Handle
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit, Saving
@@ -42,10 +44,11 @@ class About(TypedDict, total=False):
     kind: str
 
 
-class Basics:
+class Basics(ScopedOperations):
     """Saving and reading checkpoints, naming them, deleting threads: what all else stands on."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
+        super().__init__(Handle(engine, tenant))
         self.engine = engine
         self.tenant = tenant
 
@@ -141,13 +144,17 @@ class Basics:
         return await self._save(self._saving(line, carrying.without_follows(packed), False, about))
 
     def transaction(self) -> Transaction:
-        """Several checkpoints, of one thread or many, saved all or none when the block ends without an error.
+        """Several keys changed and checkpoints saved, all or none, when the block ends without an error.
 
         ::
 
             with store.transaction() as together:  # async with, on an AsyncStore
                 together.put("planner", {"plan": plan})
                 together.update("worker", {"task": plan[0]})
+                together.state(agent="worker")["busy"] = True
+
+        What is read in it (`together.state(…)["budget"]`) must still be so when it ends: else it raises `Conflict`, and
+        nothing is changed. `transact` then begins anew by itself.
         """
         return Transaction(self)
 
@@ -485,13 +492,13 @@ def _thread(summary: Summary) -> Thread:
     return Thread(summary.line.name, created, updated, summary.steps, summary.branches, summary.size, latest)
 
 
-class Transaction:
-    """Checkpoints to be saved together. See `Store.transaction`."""
+class Transaction(StateTransaction):
+    """Keys to be changed and checkpoints to be saved together. See `Store.transaction`."""
 
     def __init__(self, store: Basics) -> None:
+        super().__init__(store._handle, store)
         self._store = store
         self._savings: list[Saving] = []
-        self._open = False
         self.checkpoints: list[Checkpoint] = []
         """What was saved, in the order in which it was asked for; empty until then."""
 
@@ -512,28 +519,9 @@ class Transaction:
         about.setdefault("kind", "update")
         self._savings.append(self._store._saving(line, edit, False, self._store._about(line, **about)))
 
-    def __enter__(self) -> Self:
-        if not isinstance(self._store, Sync):
-            raise Invalid("a transaction of an AsyncStore is entered with `async with`")
-        self._open = True
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        savings, self._savings, self._open = self._savings, [], False
-        if kind is None and savings:
-            self.checkpoints = run(self._store._save_all(savings))
-
-    async def __aenter__(self) -> Self:
-        if isinstance(self._store, Sync):
-            raise Invalid("a transaction of a Store is entered with `with`")
-        self._open = True
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        savings, self._savings, self._open = self._savings, [], False
-        if kind is None and savings:
-            self.checkpoints = await arun(self._store._save_all(savings))
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise Invalid("the transaction is not open", hint="Use it inside its `with` block")
+    async def _commit(self) -> None:
+        savings, self._savings = self._savings, []
+        self.written, heads = await self._pending.commit(savings)
+        self.checkpoints = [
+            Checkpoint(*self._store._fields(saving.line, head)) for saving, head in zip(savings, heads, strict=True)
+        ]

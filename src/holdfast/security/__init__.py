@@ -1,0 +1,1 @@
+"""Who acts, what they may, and what they did: the one place every path to scoped state passes."""

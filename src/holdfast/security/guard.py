@@ -1,0 +1,55 @@
+"""Guards: they stand between whoever acts and the state of scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.backends.port import Change
+from holdfast.model.scopes import Scope
+
+Action: TypeAlias = Literal["read", "write"]
+
+Guards: TypeAlias = Callable[[bool], Awaitable[Sequence[Change]]]
+"""Conditions on which something is done, worked out at every attempt; told whether one has failed already."""
+
+
+def both_guards(one: Guards | None, other: Guards) -> Guards:
+    """The conditions of both."""
+    if one is None:
+        return other
+
+    async def guards(again: bool) -> list[Change]:
+        return [*await one(again), *await other(again)]
+
+    return guards
+
+
+class Permit(NamedTuple):
+    """That something may be done, as long as some conditions hold."""
+
+    guards: Guards | None = None
+
+
+FREELY = Permit()
+
+
+class Guard:
+    """Lets everything pass: that of the store's owner, who is nobody in particular."""
+
+    actor = ""
+    """Who acts, as events name it."""
+
+    def scope(self, parts: Mapping[str, str | None] | str) -> Scope:
+        """The scope that a caller names by its parts, or by its text. `Invalid` if it is none."""
+        return Scope.parse(parts) if isinstance(parts, str) else Scope.of(**parts)
+
+    async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
+        """Whether this may be done with these keys of a scope, or with the scope as a whole if there are none.
+
+        `Denied` if not; that was then noted.
+        """
+        return FREELY
+
+    def saw(self, scope: Scope, keys: Sequence[str]) -> None:
+        """Keys were read. Noted, where reads are."""

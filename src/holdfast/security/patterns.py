@@ -1,0 +1,33 @@
+"""Patterns of keys and scopes: `plan/*/done`, `agent:*`, `user:alice/**`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from holdfast.errors import Invalid
+
+_MAX = 512
+_SPECIAL = re.compile(r"\*\*|\*|\?")
+_AS_REGEX = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+@lru_cache(1024)
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Tells whether a text matches. `*` is any text without a slash, `**` any text, `?` one character but a slash."""
+    if type(pattern) is not str or not 0 < len(pattern) <= _MAX:
+        raise Invalid(f"a pattern is text of 1 to {_MAX} characters, such as plan/*", where=repr(pattern)[:80])
+    if pattern.count("*") > 16:
+        raise Invalid("a pattern has at most 16 stars", where=repr(pattern)[:80])
+    if not _SPECIAL.search(pattern):
+        return pattern.__eq__
+    parts = [_AS_REGEX.get(part) or re.escape(part) for part in re.split(r"(\*\*|\*|\?)", pattern)]
+    whole = re.compile("".join(parts), re.DOTALL)
+    return lambda text: whole.fullmatch(text) is not None
+
+
+def stem(pattern: str) -> str:
+    """What all texts that match start with."""
+    special = _SPECIAL.search(pattern)
+    return pattern if special is None else pattern[: special.start()]

@@ -1,0 +1,1 @@
+"""Scoped state: keys and values of agents, users, sessions and workflows, each scope a line of steps."""

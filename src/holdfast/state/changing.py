@@ -1,0 +1,115 @@
+"""Changes of single keys, as callers ask for them: a value for some time, on a version, made of the current one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from holdfast import arguments
+from holdfast.errors import Conflict, Invalid
+from holdfast.model.merge import Clash, merge
+from holdfast.model.missing import MISSING
+from holdfast.model.packed import Packed, unpack
+from holdfast.model.scopes import Scope, check_key
+from holdfast.state import history
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored
+from holdfast.state.writing import Compute, Write, pack_value
+
+Change: TypeAlias = Callable[[Any], Any]
+"""Makes a new value of the current one."""
+
+Settle: TypeAlias = Callable[[Any, Any], Any]
+"""Makes one value of the current one and the caller's own."""
+
+OnConflict: TypeAlias = Literal["refuse", "overwrite", "merge"] | Settle
+
+_FAR = 10**10
+
+
+def nanoseconds(ttl: float | timedelta) -> int:
+    """A length of time, in seconds or as a timedelta."""
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if type(seconds) not in (int, float) or not 0 < seconds < _FAR:
+        raise Invalid(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
+    return int(seconds * 1e9)
+
+
+def expiry(handle: Handle, ttl: float | timedelta | None) -> int:
+    """When something expires that lives so long from now on; 0 for never."""
+    return 0 if ttl is None else handle.now() + nanoseconds(ttl)
+
+
+def setting(
+    handle: Handle,
+    scope: Scope,
+    key: str,
+    value: Any,
+    ttl: float | timedelta | None = None,
+    expected: int | None = None,
+    on_conflict: OnConflict = "refuse",
+) -> Write:
+    """The change that sets a key."""
+    key = check_key(key)
+    version = arguments.optional_count(expected, "version")
+    if not callable(on_conflict) and on_conflict not in ("refuse", "overwrite", "merge"):
+        raise Invalid(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")
+    change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+    if on_conflict == "refuse":
+        change.expected = version
+    elif version is not None and on_conflict != "overwrite":
+        change.compute = _settled(handle, scope, change, version, on_conflict)
+    return change
+
+
+def computing(handle: Handle, key: str, function: Change, made: Callable[[Any], None] = lambda _: None) -> Write:
+    """The change that gives a key what a function makes of its value; `made` is told what that was."""
+    key = check_key(key)
+
+    async def compute(live: Stored | None) -> Packed | None:
+        new = function(MISSING if live is None else unpack(handle.codec, live.entry.value))
+        made(new)
+        return None if new is MISSING else pack_value(handle, key, new)
+
+    return Write(key, compute=compute, keep_expiry=True)
+
+
+def _settled(handle: Handle, scope: Scope, change: Write, expected: int, how: OnConflict) -> Compute:
+    """What is written if the key may have another version than expected."""
+    key, mine = change.key, change.packed
+
+    async def compute(live: Stored | None) -> Packed | None:
+        if (0 if live is None else live.entry.origin.seq + 1) == expected:
+            return mine
+        if callable(how):
+            current = MISSING if live is None else unpack(handle.codec, live.entry.value)
+            new = how(current, unpack(handle.codec, mine))
+            return None if new is MISSING else pack_value(handle, key, new)
+        base = await history.stored_at(handle, scope, key, expected)
+        return _merged(handle, scope, key, base, live, mine)
+
+    return compute
+
+
+def _merged(
+    handle: Handle, scope: Scope, key: str, base: Stored | None, live: Stored | None, mine: Packed
+) -> Packed | None:
+    """The value with the changes of both since the base. `Conflict` if both changed the same."""
+    name = b""
+    sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
+    found = merge(sides[0], {name: mine}, sides[1])
+    if found.clashes:
+        shown = ", ".join(_path(handle, clash) for clash in found.clashes[:8])
+        raise Conflict(
+            f"both changed the same: {shown}",
+            where=f"key {key!r} of {scope}",
+            hint="Read it again and apply the change to what is there, or settle it with a function",
+            code="version-mismatch",
+        )
+    return found.state.get(name)
+
+
+def _path(handle: Handle, clash: Clash) -> str:
+    parts = [unpack(handle.codec, part) if isinstance(part, bytes) else part for part in clash.path[1:]]
+    return "".join(f"[{part!r}]" for part in parts) or "the whole value"

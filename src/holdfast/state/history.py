@@ -1,0 +1,172 @@
+"""The past of a scope: what was changed, what it was at a time, and having it so again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast import arguments
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import STEPS
+from holdfast.checkpoints import to_datetime, to_time
+from holdfast.engine.layout import Place
+from holdfast.engine.records import Line, Point, open_step
+from holdfast.errors import Invalid, NotFound
+from holdfast.history.times import parse_moment
+from holdfast.model.scopes import Scope, check_key
+from holdfast.state import keys as names
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored, View, seen, viewed
+from holdfast.state.writing import Write, write
+
+When: TypeAlias = "datetime | int | str"
+"""A time, a version (the number of a step of the scope), or a time as people write it: `2h`, `yesterday`."""
+
+_PAGE = 64
+
+
+class Past(NamedTuple):
+    """A change of a key. `before` and `version` are its versions before and after; 0 where it was not there."""
+
+    key: str
+    action: str
+    before: int
+    version: int
+    time: datetime
+    actor: str
+    correlation: str
+    cause: str
+    id: str
+
+
+async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
+    """The last step of a scope by then; None if there was none yet."""
+    if isinstance(when, bool) or not isinstance(when, datetime | int | str):
+        raise Invalid(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
+    if isinstance(when, int):
+        version = arguments.count(when, "version")
+        return await handle.engine.lines.find(line, Place(0, version - 1)) if version else None
+    if isinstance(when, str):
+        when = parse_moment(when, to_datetime(handle.now()).astimezone())
+    try:
+        return await handle.engine.lines.at_time(line, to_time(arguments.moment(when)))
+    except NotFound:
+        if await handle.engine.lines.look(line) is None:
+            return None
+        (first,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
+        if first and Point.of(first[0]).time > to_time(arguments.moment(when)):
+            return None
+        raise
+
+
+def _moment(handle: Handle, when: When, point: Point | None) -> int:
+    """As of when keys had expired or not."""
+    if isinstance(when, int):
+        return 0 if point is None else point.time
+    if isinstance(when, str):
+        when = parse_moment(when, to_datetime(handle.now()).astimezone())
+    return to_time(when.astimezone(UTC))
+
+
+async def stored_at(handle: Handle, scope: Scope, key: str, version: int) -> Stored | None:
+    """What a key held at a version."""
+    line = handle.line(scope)
+    point = await point_at(handle, line, version)
+    return await seen(handle, line, point, lambda view: view.live(key), _moment(handle, version, point))
+
+
+async def value_at(handle: Handle, scope: Scope, key: str, when: When, default: Any) -> Any:
+    """The value of a key then."""
+    key = check_key(key)
+    await handle.guard.allow("read", scope, (key,))
+    line = handle.line(scope)
+    point = await point_at(handle, line, when)
+    item = await seen(handle, line, point, lambda view: view.item(key), _moment(handle, when, point))
+    handle.guard.saw(scope, (key,))
+    return default if item is None else item.value
+
+
+async def state_at(handle: Handle, scope: Scope, when: When) -> dict[str, Any]:
+    """All keys then, and their values."""
+    await handle.guard.allow("read", scope, ())
+    line = handle.line(scope)
+    point = await point_at(handle, line, when)
+    items = await seen(handle, line, point, View.items, _moment(handle, when, point))
+    handle.guard.saw(scope, [item.key for item in items])
+    return {item.key: item.value for item in items}
+
+
+async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: int | None) -> list[Past]:
+    """The changes of a scope, or of one key, the latest first."""
+    wanted = None if key is None else check_key(key)
+    await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
+    line, found = handle.line(scope), list[Past]()
+    stop: tuple[int, ...] = () if before is None else (max(arguments.count(before, "version") - 1, 0),)
+    while len(found) < limit:
+        query = Scan(STEPS, (*line, 0), stop=stop, reverse=True, limit=_PAGE)
+        (rows,) = await handle.engine.ground.backend.read([query])
+        for row in rows:
+            point = Point.of(row)
+            if not point.pruned:
+                found += changes_of(handle, line, row, wanted)
+        if len(rows) < _PAGE:
+            break
+        stop = (int(rows[-1].key[3]),)
+    handle.guard.saw(scope, () if wanted is None else (wanted,))
+    return found[:limit]
+
+
+def changes_of(handle: Handle, line: Line, row: Any, wanted: str | None = None) -> list[Past]:
+    """The changes of keys that a step made, in the order of keys."""
+    point = Point.of(row)
+    step = open_step(line, row, handle.engine.ground.max_bytes)
+    about = handle.codec.unpack(step.header.metadata)
+    before = about.get("before", {})
+    found = []
+    touched = {names.unpack_key(key): True for key, _ in step.edit.put}
+    touched |= {names.unpack_key(key): False for key in step.edit.removed}
+    touched |= {key: key in touched and touched[key] for key in before}
+    for key in sorted(touched):
+        if not key or (wanted is not None and key != wanted):
+            continue
+        there = touched[key]
+        action = "delete" if not there else point.kind if point.kind not in ("batch", "delete") else "set"
+        found.append(
+            Past(
+                key,
+                action,
+                int(before.get(key, 0)),
+                point.seq + 1 if there else 0,
+                to_datetime(point.time),
+                str(about.get("actor", "")),
+                str(about.get("correlation", "")),
+                str(about.get("cause", "")),
+                point.id,
+            )
+        )
+    return found
+
+
+async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) -> int:
+    """Have keys be again as they were then, by a new step."""
+    wanted = None if key is None else check_key(key)
+    await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
+    line = handle.line(scope)
+    point = await point_at(handle, line, when)
+    moment = _moment(handle, when, point)
+
+    async def stored(view: View) -> dict[str, Stored]:
+        every = [wanted] if wanted is not None else await view.keys()
+        return {each: found for each in every if (found := await view.live(each)) is not None}
+
+    then = await seen(handle, line, point, stored, moment)
+    now = await viewed(handle, scope, stored)
+    changes = [
+        Write(each, "rollback", packed=found.entry.value)
+        for each, found in then.items()
+        if each not in now or now[each].entry.value != found.entry.value
+    ]
+    changes += [Write(each, "delete") for each in now if each not in then]
+    if changes:
+        await write(handle, {scope: changes})
+    return len(changes)

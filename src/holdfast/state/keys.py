@@ -1,0 +1,49 @@
+"""Keys as they are stored: each is a channel of its scope's state, and one that expires has a second one.
+
+Keys have no control characters, so that what starts with one is ours: `\\0ttl/plan` holds when `plan` expires.
+"""
+
+from __future__ import annotations
+
+from holdfast.model.nodes import sort_key
+from holdfast.model.packed import pack_name, unpack_name
+
+_TTL = "\0ttl/"
+
+FIRST = b"\x01\x20"
+"""From here on, in the order of keys, they are the user's."""
+
+TTL_FIRST = sort_key(pack_name(_TTL))
+TTL_LAST = TTL_FIRST[:-1] + bytes([TTL_FIRST[-1] + 1])
+"""Between these are the times at which keys expire."""
+
+
+def pack_key(key: str) -> bytes:
+    """The packed name of a key's channel."""
+    return pack_name(key)
+
+
+def pack_ttl(key: str) -> bytes:
+    """The packed name of the channel that holds when a key expires."""
+    return pack_name(_TTL + key)
+
+
+def unpack_key(packed: bytes) -> str:
+    """The key of a channel; an empty string, if the channel is one of ours."""
+    name = unpack_name(packed)
+    return "" if name.startswith("\0") else name
+
+
+def expiring(packed: bytes) -> str:
+    """The key whose time to expire a channel holds."""
+    return unpack_name(packed)[len(_TTL) :]
+
+
+def place(prefix: str) -> bytes:
+    """Where keys that start so begin, in the order of keys."""
+    return b"\x01" + prefix.encode() if prefix else FIRST
+
+
+def end(prefix: str) -> bytes | None:
+    """Where they end. None for the end of all."""
+    return b"\x01" + prefix.encode() + b"\xff" if prefix else None

@@ -1,0 +1,101 @@
+"""All keys of a scope at once: clearing it, copying it, moving it to another."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.engine.records import Point
+from holdfast.errors import Conflict, Invalid
+from holdfast.model.scopes import Scope
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored, View, viewed
+from holdfast.state.writing import Check, Write, write
+
+_ATTEMPTS = 100
+"""How often a scope is moved anew because it changed meanwhile."""
+
+
+class _Content(NamedTuple):
+    point: Point | None
+    stored: dict[str, Stored]
+
+
+class _Changed(Exception):
+    """The scope changed since it was read."""
+
+
+async def clear(handle: Handle, scope: Scope) -> None:
+    """Take all keys away."""
+
+    async def all_keys(view: View) -> list[Write]:
+        return [Write(key, "delete") for key in await view.keys()]
+
+    await write(handle, {scope: all_keys})
+
+
+async def copy(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
+    """Copy all keys into another scope."""
+    _check_apart(scope, target)
+    await handle.guard.allow("read", scope, ())
+    found = await viewed(handle, scope, _content)
+    handle.guard.saw(scope, list(found.stored))
+    if found.stored:
+        await write(handle, {target: _puts(found)}, {target: _free(target, found, overwrite)})
+    return len(found.stored)
+
+
+async def move(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) -> int:
+    """Copy all keys into another scope, and take them away here."""
+    _check_apart(scope, target)
+    await handle.guard.allow("read", scope, ())
+    for _ in range(_ATTEMPTS):
+        found = await viewed(handle, scope, _content)
+        if not found.stored:
+            return 0
+        gone = [Write(key, "delete") for key in found.stored]
+        checks = {scope: _unchanged(found), target: _free(target, found, overwrite)}
+        try:
+            await write(handle, {scope: gone, target: _puts(found)}, checks)
+        except _Changed:
+            continue
+        return len(found.stored)
+    raise Conflict(
+        f"the scope changed {_ATTEMPTS} times while it was to be moved", where=str(scope), hint="Stop who writes there"
+    )
+
+
+async def _content(view: View) -> _Content:
+    found = {key: await view.live(key) for key in await view.keys()}
+    return _Content(view.point, {key: stored for key, stored in found.items() if stored is not None})
+
+
+def _puts(found: _Content) -> list[Write]:
+    return [Write(key, packed=each.entry.value, expires=each.expires) for key, each in found.stored.items()]
+
+
+def _free(target: Scope, found: _Content, overwrite: bool) -> Check:
+    async def check(view: View) -> None:
+        if overwrite:
+            return
+        for key in found.stored:
+            if await view.live(key) is not None:
+                raise Conflict(
+                    "the other scope has the key already",
+                    where=f"key {key!r} of {target}",
+                    hint="Allow it to be overwritten, or move the key away",
+                )
+
+    return check
+
+
+def _unchanged(found: _Content) -> Check:
+    async def check(view: View) -> None:
+        if view.point != found.point:
+            raise _Changed
+
+    return check
+
+
+def _check_apart(scope: Scope, target: Scope) -> None:
+    if scope == target:
+        raise Invalid("state is copied or moved to another scope, not to its own", where=str(scope))

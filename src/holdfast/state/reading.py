@@ -1,0 +1,182 @@
+"""Reading keys: as they are now, or as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.entries import Entry
+from holdfast.engine.records import Line, Point
+from holdfast.engine.states import Held
+from holdfast.model.nodes import sort_key
+from holdfast.model.packed import unpack
+from holdfast.model.scopes import Scope, check_key
+from holdfast.model.trees import MissingNode
+from holdfast.security.patterns import matcher, stem
+from holdfast.state import keys as names
+from holdfast.state.handles import Handle
+
+T = TypeVar("T")
+
+
+class Item(NamedTuple):
+    """A key and its value. `version` is the number of the step of the scope that wrote it last."""
+
+    key: str
+    value: Any
+    version: int
+    expires: datetime | None = None
+
+
+class Stored(NamedTuple):
+    """What a key holds in the store, and when it expires; 0 for never."""
+
+    entry: Entry
+    expires: int
+
+
+class View:
+    """A scope's state at one of its steps; without a step, nothing is in it."""
+
+    def __init__(self, handle: Handle, line: Line, point: Point | None, held: Held | None, now: int) -> None:
+        self.point = point
+        self.now = now
+        self._held = held
+        self._handle = handle
+        self._line = line
+
+    async def stored(self, key: str) -> Stored | None:
+        """What a key holds, also if it has expired. None if there is no such key."""
+        if self._held is None:
+            return None
+        find = self._handle.engine.entries.find
+        entry = await find(self._line, self._held, names.pack_key(key))
+        if entry is None:
+            return None
+        ttl = await find(self._line, self._held, names.pack_ttl(key))
+        return Stored(entry, 0 if ttl is None else int(unpack(self._handle.codec, ttl.value)))
+
+    async def live(self, key: str) -> Stored | None:
+        """The same, or None if it has expired."""
+        found = await self.stored(key)
+        return None if found is None or 0 < found.expires <= self.now else found
+
+    async def item(self, key: str) -> Item | None:
+        """A key with its value as fresh objects. None if there is no such key, or it has expired."""
+        found = await self.live(key)
+        return None if found is None else self.opened(key, *found)
+
+    def opened(self, key: str, entry: Entry, expires: int) -> Item:
+        """What callers are given of an entry."""
+        value = unpack(self._handle.codec, entry.value)
+        return Item(key, value, entry.origin.seq + 1, to_datetime(expires) if expires else None)
+
+    async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
+        """Keys in order, without those that have expired."""
+        if self._held is None or limit == 0:
+            return []
+        matches = matcher(pattern) if pattern else None
+        prefix = max(prefix, stem(pattern), key=len) if pattern else prefix
+        dead = await self.expired(prefix)
+        start, stop = names.place(prefix), names.end(prefix)
+        if after:
+            start = max(start, names.place(after) + b"\0")
+        found: list[str] = []
+        while limit is None or len(found) < limit:
+            page = None if limit is None else limit + len(dead)
+            packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, page)
+            for each in packed:
+                key = names.unpack_key(each)
+                if key not in dead and (matches is None or matches(key)):
+                    found.append(key)
+            if page is None or len(packed) < page:
+                break
+            start = names.place(names.unpack_key(next(reversed(packed)))) + b"\0"
+        return found[:limit]
+
+    async def items(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[Item]:
+        """The same, with values."""
+        items = [await self.item(key) for key in await self.keys(prefix, pattern, after, limit)]
+        return [item for item in items if item is not None]
+
+    async def expired(self, prefix: str = "") -> dict[str, int]:
+        """The keys that are still there and have expired, and when."""
+        if self._held is None:
+            return {}
+        start = sort_key(names.pack_ttl(prefix))
+        found = await self._handle.engine.entries.page(self._line, self._held, start, names.TTL_LAST, None)
+        times = {names.expiring(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
+        return {key: time for key, time in times.items() if time <= self.now and key.startswith(prefix)}
+
+    async def count(self) -> int:
+        """How many keys there are."""
+        if self._held is None:
+            return 0
+        entries = self._handle.engine.entries
+        return await entries.count(self._line, self._held, names.FIRST) - len(await self.expired())
+
+
+class Looking:
+    """Reads of a scope as it is now, by whoever may."""
+
+    def __init__(self, handle: Handle, scope: Scope) -> None:
+        self._handle = handle
+        self._scope = scope
+
+    async def item(self, key: str) -> Item | None:
+        """A key; None if there is no such key."""
+        key = check_key(key)
+        guard = self._handle.guard
+        await guard.allow("read", self._scope, (key,))
+        found = await viewed(self._handle, self._scope, lambda view: view.item(key))
+        guard.saw(self._scope, (key,))
+        return found
+
+    async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
+        """Keys in order."""
+        await self._handle.guard.allow("read", self._scope, ())
+        found = await viewed(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
+        self._handle.guard.saw(self._scope, ())
+        return found
+
+    async def items(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[Item]:
+        """The same, with values."""
+        await self._handle.guard.allow("read", self._scope, ())
+        found = await viewed(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
+        self._handle.guard.saw(self._scope, [item.key for item in found])
+        return found
+
+    async def count(self) -> int:
+        """How many keys there are."""
+        await self._handle.guard.allow("read", self._scope, ())
+        found = await viewed(self._handle, self._scope, View.count)
+        self._handle.guard.saw(self._scope, ())
+        return found
+
+
+async def viewed(handle: Handle, scope: Scope, look: Callable[[View], Awaitable[T]]) -> T:
+    """What one sees who looks at a scope as it is now."""
+    line = handle.line(scope)
+    memo = await handle.engine.lines.fresh(line)
+    return await seen(handle, line, None if memo is None else memo.point, look)
+
+
+async def seen(
+    handle: Handle, line: Line, point: Point | None, look: Callable[[View], Awaitable[T]], now: int | None = None
+) -> T:
+    """What one sees who looks at a line's state at a step, as of a time: what had expired by then is not in it."""
+    time = handle.now() if now is None else now
+    if point is None:
+        return await look(View(handle, line, None, None, time))
+
+    async def read(point: Point) -> T:
+        held = await handle.engine.states.hold(line, point)
+        try:
+            return await look(View(handle, line, point, held, time))
+        except MissingNode:
+            handle.engine.states.forget(line, point.hash)
+            raise
+
+    return await handle.engine.lines.reading(line, point, read)

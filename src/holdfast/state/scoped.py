@@ -1,0 +1,279 @@
+"""The state of a scope: a mapping of keys to values, every change of which is a step of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from holdfast import arguments
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Invalid, NotFound
+from holdfast.model.missing import MISSING
+from holdfast.model.scopes import Scope, check_key
+from holdfast.state import history, moving
+from holdfast.state.changing import Change, OnConflict, computing, expiry, setting
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Item, Looking
+from holdfast.state.writing import Write, Written, pack_value, write
+
+T = TypeVar("T")
+
+_PAGE = 1000
+"""How many keys are read at a time by those who go through all of them."""
+
+
+class StateOperations:
+    """What can be done with the state of a scope. `State` and `AsyncState` have these as methods."""
+
+    def __init__(self, handle: Handle, scope: Scope) -> None:
+        self._handle = handle
+        self.scope = scope
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.scope}>"
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    @operation
+    async def item(self, key: str) -> Item:
+        """A key with its value, its version, and when it expires. Raises `NotFound`."""
+        found = await self._item(key)
+        if found is None:
+            raise NotFound("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
+        return found
+
+    @operation
+    async def list_keys(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[str]:
+        """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
+        after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
+        return await Looking(self._handle, self.scope).keys(prefix, pattern, after, arguments.count(limit, "limit"))
+
+    @operation
+    async def list_items(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[Item]:
+        """The same, with values and versions."""
+        return await Looking(self._handle, self.scope).items(prefix, pattern, after, arguments.count(limit, "limit"))
+
+    # Changing ---------------------------------------------------------------------------------------------------
+
+    @operation
+    async def set(
+        self,
+        key: str,
+        value: Any,
+        *,
+        ttl: float | timedelta | None = None,
+        expected: int | None = None,
+        on_conflict: OnConflict = "refuse",
+    ) -> int:
+        """Give a key a value, perhaps for some time only (`ttl`, in seconds). Returns its new version.
+
+        With `expected`, the version that the key must have (0: it must not be there), `on_conflict` says what happens
+        if it has another one: `"refuse"` raises `Conflict`; `"overwrite"` writes all the same; `"merge"` merges the
+        value three ways with what is there and what was there at that version; a function is called with the current
+        value and this one, and returns what to write.
+        """
+        (done,) = await self._write([setting(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
+        return done.version
+
+    @operation
+    async def patch(
+        self, key: str, changes: Mapping[Any, Any], *, remove: Iterable[Any] = (), expected: int | None = None
+    ) -> int:
+        """Change parts of a value, and write only those. Returns the new version.
+
+        `changes` maps a key of the dict that is there, or a tuple of keys below each other, to its new value; `remove`
+        lists such places. A key that is not there starts as an empty dict.
+        """
+        key = check_key(key)
+        parts = {(key, *_path(path)): value for path, value in arguments.mapping(changes, "set of changes").items()}
+        gone = [(key, *_path(path)) for path in arguments.several(remove, "place to remove")]
+        if not parts and not gone:
+            raise Invalid("a patch changes something", where=f"key {key!r} of {self.scope}")
+        wanted = arguments.optional_count(expected, "version")
+        change = Write(key, "patch", parts=parts, removed=gone, expected=wanted, keep_expiry=True)
+        (done,) = await self._write([change])
+        return done.version
+
+    @operation
+    async def change(self, key: str, function: Change, default: Any = MISSING) -> Any:
+        """Give a key what a function makes of its current value. Nobody's change in between is lost: if there is one,
+        the function is called again. Returns the new value.
+
+        The function is given the default, where there is no such key; where it returns `MISSING`, the key is deleted.
+        It may be called several times and does nothing else.
+        """
+        made: list[Any] = []
+        change = computing(
+            self._handle, key, lambda value: function(default if value is MISSING else value), made.append
+        )
+        await self._write([change])
+        return made[-1]
+
+    @operation
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        """Take a key away. False if there was none."""
+        change = Write(check_key(key), "delete", expected=arguments.optional_count(expected, "version"))
+        (done,) = await self._write([change])
+        return done.before > 0
+
+    @operation
+    async def batch(
+        self, values: Mapping[str, Any], *, delete: Iterable[str] = (), ttl: float | timedelta | None = None
+    ) -> dict[str, int]:
+        """Set several keys, and delete others, all or none, as one step. Returns the new versions."""
+        expires = expiry(self._handle, ttl)
+        changes = {}
+        for key, value in arguments.mapping(values, "set of values").items():
+            name = check_key(key)
+            changes[name] = Write(name, packed=pack_value(self._handle, name, value), expires=expires)
+        for key in arguments.several(delete, "key to delete"):
+            if (name := check_key(key)) in changes:
+                raise Invalid("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
+            changes[name] = Write(name, "delete")
+        done = await self._write(list(changes.values()))
+        return {each.key: each.version for each in done if each.action != "delete"}
+
+    @operation
+    async def expire(self, key: str, ttl: float | timedelta | None) -> int:
+        """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFound`."""
+        change = computing(self._handle, key, lambda value: value)
+        change.action, change.keep_expiry, change.must_exist = "expire", False, True
+        change.expires = expiry(self._handle, ttl)
+        (done,) = await self._write([change])
+        return done.version
+
+    @operation
+    async def clear(self) -> None:
+        """Take all keys away, as one step."""
+        await moving.clear(self._handle, self.scope)
+
+    @operation
+    async def copy_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
+        """Copy all keys into another scope, as one step there. Raises `Conflict`, and copies nothing, if that has one
+        of them already, unless they may be overwritten. Returns how many keys were copied."""
+        return await moving.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
+
+    @operation
+    async def move_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
+        """The same, and take them away here, at once."""
+        return await moving.move(self._handle, self.scope, _scope(other), overwrite=overwrite)
+
+    # History ----------------------------------------------------------------------------------------------------
+
+    @operation
+    async def history(
+        self, key: str | None = None, *, limit: int = 100, before: int | None = None
+    ) -> list[history.Past]:
+        """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
+        after. `before` a version goes on with a longer history."""
+        return await history.of(self._handle, self.scope, key, arguments.count(limit, "limit"), before)
+
+    @operation
+    async def at(self, when: datetime | int | str) -> dict[str, Any]:
+        """The state as it was: at a time, at a version (the number of a step), or at an age such as `"2h"`."""
+        return await history.state_at(self._handle, self.scope, when)
+
+    @operation
+    async def get_at(self, key: str, when: datetime | int | str, default: Any = None) -> Any:
+        """The value that a key had then."""
+        return await history.value_at(self._handle, self.scope, key, when, default)
+
+    @operation
+    async def rollback(self, when: datetime | int | str, key: str | None = None) -> int:
+        """Have the scope, or one key, be again as it was then, by a new step. Nothing of the history is undone. Returns
+        how many keys changed."""
+        return await history.rollback(self._handle, self.scope, when, key)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _item(self, key: str) -> Item | None:
+        return await Looking(self._handle, self.scope).item(key)
+
+    async def _write(self, changes: list[Write]) -> list[Written]:
+        return await write(self._handle, {self.scope: changes}) if changes else []
+
+
+class State(Sync, StateOperations, MutableMapping[str, Any]):
+    """The state of a scope, as a mapping: `state["plan"] = {...}`. Keys come in order."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @operation
+    async def _find(self, key: str) -> Item | None:
+        return await self._item(key)
+
+    @operation
+    async def _count(self) -> int:
+        return await Looking(self._handle, self.scope).count()
+
+    def __getitem__(self, key: str) -> Any:
+        found = self._find(key)
+        if found is None:
+            raise KeyError(key)
+        return found.value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._find(key) is not None
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def __iter__(self) -> Iterator[str]:
+        after = ""
+        while page := self.list_keys(after=after, limit=_PAGE):
+            yield from page
+            after = page[-1]
+
+
+class AsyncState(Async, StateOperations):
+    """The state of a scope, for asyncio: operations are awaited."""
+
+    @operation
+    async def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, as fresh objects; the default, if there is no such key."""
+        found = await self._item(key)
+        return default if found is None else found.value
+
+    @operation
+    async def has(self, key: str) -> bool:
+        """Whether there is such a key."""
+        return await self._item(key) is not None
+
+    @operation
+    async def count(self) -> int:
+        """How many keys there are."""
+        return await Looking(self._handle, self.scope).count()
+
+    async def keys(self) -> AsyncIterator[str]:
+        """All keys, in order: `async for key in state.keys()`."""
+        after = ""
+        while page := await self.list_keys(after=after, limit=_PAGE):
+            for key in page:
+                yield key
+            after = page[-1]
+
+    async def items(self) -> AsyncIterator[tuple[str, Any]]:
+        """All keys and their values, in order."""
+        after = ""
+        while page := await self.list_items(after=after, limit=_PAGE):
+            for item in page:
+                yield item.key, item.value
+            after = page[-1].key
+
+
+def _path(path: Any) -> tuple[Any, ...]:
+    return tuple(path) if isinstance(path, tuple | list) else (path,)
+
+
+def _scope(other: object) -> Scope:
+    if isinstance(other, StateOperations):
+        return other.scope
+    raise Invalid("state is copied to the state of another scope", where=repr(other)[:80], hint="Give store.state(…)")

@@ -1,0 +1,172 @@
+"""Transactions: changes of several keys and scopes, all or none, that rest on what was read.
+
+What is read in a transaction is remembered with its version; what is changed is kept back until the end. Then all is
+made in one batch, on condition that everything that was read still has the version it had: a transaction that commits
+is as if it had happened at one moment, alone (serializable). One whose reads are out of date raises `Conflict` and
+changes nothing; `transact` begins it anew. Each scope is read as of one moment, that of its first read; two scopes may
+be read as of two, which shows only in a transaction that will not commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from holdfast.backends.port import Change as Condition
+from holdfast.backends.port import Expect
+from holdfast.backends.spaces import LINES, STEPS
+from holdfast.engine.append import Saving
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.engine.heads import Head
+from holdfast.engine.records import Point
+from holdfast.errors import Conflict
+from holdfast.model.missing import MISSING
+from holdfast.model.packed import unpack
+from holdfast.model.scopes import Scope, check_key
+from holdfast.state.changing import expiry
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored, View, seen
+from holdfast.state.writing import Write, Written, commit, pack_value
+
+
+@dataclass(slots=True)
+class Part:
+    """What a transaction did with one scope so far."""
+
+    looked: bool = False
+    point: Point | None = None
+    """The step as of which the scope is read."""
+    reads: dict[str, int] = field(default_factory=dict)
+    """The versions of the keys that were read; 0 where there was none."""
+    writes: dict[str, Write] = field(default_factory=dict)
+
+
+class Pending:
+    """The reads and changes of a transaction."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self._parts: dict[Scope, Part] = {}
+
+    async def get(self, scope: Scope, key: str) -> Any:
+        """A value as the transaction sees it; `MISSING` if there is none."""
+        key = check_key(key)
+        part = self._parts.setdefault(scope, Part())
+        own = part.writes.get(key)
+        if own is not None:
+            return MISSING if own.action == "delete" else unpack(self.handle.codec, own.packed)
+        await self.handle.guard.allow("read", scope, (key,))
+        if not part.looked:
+            memo = await self.handle.engine.lines.fresh(self.handle.line(scope))
+            part.looked, part.point = True, None if memo is None else memo.point
+        found: Stored | None = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
+        self.handle.guard.saw(scope, (key,))
+        part.reads[key] = 0 if found is None else found.entry.origin.seq + 1
+        return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
+
+    def put(self, scope: Scope, change: Write) -> None:
+        """A change, made at the end; of one key, the last one counts."""
+        self._parts.setdefault(scope, Part()).writes[change.key] = change
+
+    async def commit(self, savings: Sequence[Saving] = ()) -> tuple[list[Written], list[Head]]:
+        """Make all changes, together with checkpoints to be saved. `Conflict` if what was read is out of date."""
+        parts, self._parts = self._parts, {}
+        writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
+        if not writes and not savings:
+            return [], []
+        checks = {scope: self._check(scope, part) for scope, part in parts.items() if part.reads and part.writes}
+        only_read = {scope: part for scope, part in parts.items() if part.reads and not part.writes}
+
+        async def guards(again: bool) -> list[Condition]:
+            found: list[Condition] = []
+            for scope, part in only_read.items():
+                found += await self._unchanged(scope, part, again)
+            return found
+
+        return await commit(self.handle, writes, checks, savings=savings, guards=guards if only_read else None)
+
+    def _check(self, scope: Scope, part: Part) -> Callable[[View], Any]:
+        async def check(view: View) -> None:
+            for key, version in part.reads.items():
+                found = await view.live(key)
+                if (0 if found is None else found.entry.origin.seq + 1) != version:
+                    raise _stale(scope, key)
+
+        return check
+
+    async def _unchanged(self, scope: Scope, part: Part, again: bool) -> list[Condition]:
+        """Conditions that a scope that was only read is still as it was, as far as it was read."""
+        lines, line = self.handle.engine.lines, self.handle.line(scope)
+        memo = await (lines.look(line) if again else lines.fresh(line))
+        point = None if memo is None else memo.point
+        if point != part.point:
+            await seen(self.handle, line, point, self._check(scope, part))
+        if memo is None or point is None:
+            return [Expect(LINES, tuple(line), None if memo is None else tuple(memo.info))]
+        after = (*line, point.branch, point.seq + 1)
+        return [Expect(LINES, tuple(line), tuple(memo.info)), Expect(STEPS, after, None)]
+
+
+def _stale(scope: Scope, key: str) -> Conflict:
+    return Conflict(
+        "what the transaction read has changed since",
+        where=f"key {key!r} of {scope}",
+        hint="Begin it anew, as transact() does by itself",
+        code="version-mismatch",
+    )
+
+
+class TransactionOperations:
+    """The state of a scope in a transaction."""
+
+    def __init__(self, pending: Pending, scope: Scope) -> None:
+        self._pending = pending
+        self.scope = scope
+
+    def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
+        """Give a key a value."""
+        handle, key = self._pending.handle, check_key(key)
+        change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
+        self._pending.put(self.scope, change)
+
+    def delete(self, key: str) -> None:
+        """Take a key away, if it is there."""
+        self._pending.put(self.scope, Write(check_key(key), "delete"))
+
+    @operation
+    async def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, with what was changed in this transaction."""
+        found = await self._pending.get(self.scope, key)
+        return default if found is MISSING else found
+
+    @operation
+    async def has(self, key: str) -> bool:
+        """Whether there is such a key."""
+        return await self._pending.get(self.scope, key) is not MISSING
+
+
+class TransactionState(Sync, TransactionOperations):
+    """The same, with subscripts: `tx.state(agent="a")["plan"]`."""
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.get(key, MISSING)
+        if found is MISSING:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if not self.has(key):
+            raise KeyError(key)
+        self.delete(key)
+
+    def __contains__(self, key: str) -> bool:
+        return self.has(key)
+
+
+class AsyncTransactionState(Async, TransactionOperations):
+    """The same; reads are awaited."""

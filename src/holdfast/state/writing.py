@@ -1,0 +1,236 @@
+"""Changing keys: what is to be changed becomes a step of each scope's line, and all of them one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.backends.port import Change
+from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.heads import Head
+from holdfast.engine.records import Point, readable
+from holdfast.engine.states import Held, weigh
+from holdfast.errors import Conflict, NotFound
+from holdfast.model.diff import diff
+from holdfast.model.operations import EditMap, Operation, Set
+from holdfast.model.packed import Packed, flatten, pack_state
+from holdfast.model.scopes import Scope
+from holdfast.security import tracing
+from holdfast.security.events import Event, rows
+from holdfast.security.guard import Guards, Permit, both_guards
+from holdfast.state import keys as names
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored, View
+
+FOLD_EVERY = 128
+"""Steps of scopes are small, and many keys lie in nodes of their own: they are folded less often than threads."""
+
+_WORTH_COMPARING = 256
+"""A value of more packed bytes is compared with the old one, so that only what differs is stored."""
+
+_MANY = 256
+"""Of more keys than this, a step does not say which versions they had before."""
+
+Compute: TypeAlias = "Callable[[Stored | None], Awaitable[Packed | None]]"
+"""Makes a new value of what is there, if anything is; None deletes the key."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One change of one key."""
+
+    key: str
+    action: str = "set"
+    """`set`, `patch`, `delete`, or what else it is called in the history."""
+    packed: Packed = b""
+    """The new value, where it does not depend on the old one."""
+    compute: Compute | None = None
+    """Makes the new value, where it does."""
+    parts: Mapping[tuple[Any, ...], Any] = field(default_factory=dict)
+    removed: Sequence[tuple[Any, ...]] = ()
+    """What a patch changes below the key, and what it takes away."""
+    expected: int | None = None
+    """The version that the key must have; 0 for none."""
+    expires: int = 0
+    """When it expires, in nanoseconds since 1970; 0 for never."""
+    keep_expiry: bool = False
+    must_exist: bool = False
+
+
+class Written(NamedTuple):
+    """A key that was changed: its version before, and now. 0 where it is not there."""
+
+    scope: Scope
+    key: str
+    action: str
+    before: int
+    version: int
+    id: str
+
+
+Writes: TypeAlias = "Sequence[Write] | Callable[[View], Awaitable[Sequence[Write]]]"
+"""Changes of one scope's keys; or what works them out, given the scope as it is at each attempt."""
+
+Check: TypeAlias = Callable[[View], Awaitable[None]]
+"""Looks at a scope as it is at each attempt, and raises what there is to say against the changes."""
+
+
+async def write(
+    handle: Handle, writes: Mapping[Scope, Writes], checks: Mapping[Scope, Check] | None = None
+) -> list[Written]:
+    """Make changes of keys in one scope or several, all or none."""
+    written, _ = await commit(handle, writes, checks)
+    return written
+
+
+async def commit(
+    handle: Handle,
+    writes: Mapping[Scope, Writes],
+    checks: Mapping[Scope, Check] | None = None,
+    *,
+    savings: Sequence[Saving] = (),
+    guards: Guards | None = None,
+) -> tuple[list[Written], list[Head]]:
+    """The same together with checkpoints to be saved, and on further conditions."""
+    trace = tracing.traced()
+    edits = []
+    for scope, several in writes.items():
+        keys = () if callable(several) else [each.key for each in several]
+        permit = await handle.guard.allow("write", scope, keys)
+        check = None if checks is None else checks.get(scope)
+        edits.append(_LineEdit(handle, scope, several, trace, permit, check))
+    together = [*(edit.saving for edit in edits), *savings]
+    if guards is not None:
+        together[0].guards = both_guards(together[0].guards, guards)
+    heads = await handle.engine.rebaser.save(*together)
+    written = [
+        each._replace(version=head.point.seq + 1 if each.action != "delete" else 0, id=head.point.id)
+        for edit, head in zip(edits, heads, strict=False)
+        for each in edit.written
+    ]
+    return written, heads[len(edits) :]
+
+
+class _LineEdit:
+    """The changes of one scope: worked out anew against whatever is the latest step at each attempt."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        scope: Scope,
+        writes: Writes,
+        trace: tracing.Trace,
+        permit: Permit,
+        check: Check | None,
+    ) -> None:
+        self._handle = handle
+        self._scope = scope
+        self._writes = writes
+        self._trace = trace
+        self._check = check
+        self._line = handle.line(scope)
+        self.written: list[Written] = []
+        self.saving = Saving(
+            self._line,
+            self._edit,
+            on_conflict=OnConflict.RETRY,
+            riders=self._riders,
+            guards=permit.guards,
+            fold_every=FOLD_EVERY,
+        )
+
+    async def _edit(self, parent: Point | None, held: Held | None) -> EditMap:
+        view = View(self._handle, self._line, parent, held, self._handle.now())
+        if self._check is not None:
+            await self._check(view)
+        writes = await self._writes(view) if callable(self._writes) else self._writes
+        put: list[tuple[bytes, Operation]] = []
+        removed: list[bytes] = []
+        self.written = []
+        for each in writes:
+            await self._one(view, parent, held, each, put, removed)
+        self._describe()
+        return EditMap(tuple(removed), tuple(put))
+
+    async def _one(
+        self,
+        view: View,
+        parent: Point | None,
+        held: Held | None,
+        each: Write,
+        put: list[tuple[bytes, Operation]],
+        removed: list[bytes],
+    ) -> None:
+        """One key: adds to what is put and what is removed."""
+        old = await view.stored(each.key)
+        live = None if old is None or 0 < old.expires <= view.now else old
+        version = 0 if live is None else live.entry.origin.seq + 1
+        where = f"key {each.key!r} of {self._scope}"
+        if each.expected is not None and version != each.expected:
+            raise Conflict(
+                f"the key has version {version}, and version {each.expected} was expected",
+                where=where,
+                hint="Read it again and apply the change to what is there, or say how to merge",
+                code="version-mismatch",
+            )
+        if each.must_exist and live is None:
+            raise NotFound("there is no such key", where=where)
+        action, packed, packed_key = each.action, each.packed, names.pack_key(each.key)
+        if each.compute is not None:
+            computed = await each.compute(live)
+            if computed is None:
+                action = "delete"
+            else:
+                packed = computed
+        self.written.append(Written(self._scope, each.key, action, version, 0, ""))
+        if action == "delete":
+            if old is not None:
+                removed.append(packed_key)
+                removed += [names.pack_ttl(each.key)] * bool(old.expires)
+            return
+        if each.action == "patch":
+            edit = self._handle.engine.parts(self._line, each.parts, each.removed)
+            put += (await (edit(None, None) if live is None else edit(parent, held))).put
+        elif live is not None and weigh(packed) > _WORTH_COMPARING:
+            change = diff(live.entry.value, packed)
+            put.append((packed_key, Set(flatten(packed)) if change is None else change))
+        else:
+            put.append((packed_key, Set(flatten(packed))))
+        expires = each.expires
+        if each.keep_expiry and live is not None:
+            expires = live.expires
+        if expires != (0 if old is None else old.expires):
+            if expires:
+                put.append((names.pack_ttl(each.key), Set(self._handle.codec.pack(expires))))
+            else:
+                removed.append(names.pack_ttl(each.key))
+
+    def _describe(self) -> None:
+        """Have the step say who made it and why, and which versions its keys had before."""
+        trace = self._trace
+        about: dict[str, object] = {}
+        if self._handle.guard.actor:
+            about["actor"] = self._handle.guard.actor
+        about["correlation"] = trace.correlation
+        if trace.cause:
+            about["cause"] = trace.cause
+        if trace.artifacts:
+            about["artifacts"] = list(trace.artifacts)
+        if len(self.written) <= _MANY:
+            about["before"] = {each.key: each.before for each in self.written}
+        actions = {each.action for each in self.written}
+        self.saving.kind = actions.pop() if len(actions) == 1 else "batch"
+        self.saving.metadata = self._handle.codec.pack(about)
+        self.saving.readable = readable(self._handle.codec, about)
+
+    def _riders(self, id: str) -> list[Change]:
+        actor = self._handle.guard.actor
+        events = [Event("change", actor, each.action, each.key) for each in self.written]
+        return rows(self._line, id, self._handle.now(), self._trace, events)
+
+
+def pack_value(handle: Handle, key: str, value: Any) -> Packed:
+    """A value as it is stored. Errors name the way to what can not be."""
+    (packed,) = pack_state(handle.codec, {key: value}).values()
+    return packed
