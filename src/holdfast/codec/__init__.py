@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec import MsgspecError
+from msgspec.msgpack import decode
 
 from holdfast.codec.batches import Seen, look_at_new, pack_again
 from holdfast.codec.copies import Made
@@ -21,6 +24,15 @@ __all__ = ["Codec", "Inert", "Limits", "Made", "Registry", "Seen", "default_code
 
 _MANY = 32
 """From so many values on, what the garbage collector does meanwhile takes noticeable time."""
+
+
+_SCALARS = frozenset(
+    bytes([first])
+    for first in (*range(0x80), *range(0xA0, 0xC1), *range(0xC2, 0xC4), *range(0xCA, 0xD4), 0xD9, *range(0xE0, 0x100))
+)
+"""How packed numbers, short strings, None and the like start: there is nothing in them to be revived."""
+
+_SHORT = 512
 
 
 @contextmanager
@@ -58,6 +70,7 @@ class Codec:
         may_revive: Callable[[str], bool] | None = None,
     ) -> None:
         self.registry = default_registry if registry is None else registry
+        self._short = _SHORT if limits is None else min(_SHORT, limits.max_bytes)
         self.limits = Limits() if limits is None else limits
         self._may_revive = may_revive
         self._unpackers: list[Unpacker] = []  # not in use; making one takes as long as unpacking a small value
@@ -102,6 +115,9 @@ class Codec:
 
         Raises `Corrupt`, `TooDeep` or `TooLarge` for bytes that `pack` did not write.
         """
+        if data[:1] in _SCALARS and len(data) <= self._short:
+            with suppress(MsgspecError):  # the long way says what is wrong
+                return decode(data)
         return self.unpack_items((data,))[0]
 
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:

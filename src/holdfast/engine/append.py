@@ -43,7 +43,7 @@ from holdfast.model.folded import diff_folded
 from holdfast.model.large import set_aside
 from holdfast.model.nodes import MapRoot, Origin
 from holdfast.model.objects import LARGE
-from holdfast.model.operations import EditMap
+from holdfast.model.operations import EditMap, Operation
 from holdfast.model.packed import PackedMap
 from holdfast.model.steps import Header, Parent, Step
 from holdfast.model.trees import MissingNode, Workspace
@@ -511,6 +511,8 @@ def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap |
     if held is None:
         held = Held(EMPTY, 0, known=({}, ()))
     child = Held(held.root, held.form, (*held.tail, (origin, edit)), held.tail_weight + size, fresh=held.fresh)
+    if held.touched is not None:
+        child.touched = {**held.touched, **touched_by(origin, edit)}
     if packed is not None:
         # About what it was, and what was added; it is weighed anew when it is folded.
         child.known = (packed, ())
@@ -519,6 +521,13 @@ def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap |
         base, since = held.known
         child.known, child.known_weight = (base, (*since, edit)), held.known_weight
     return child
+
+
+def touched_by(origin: Origin, edit: EditMap) -> dict[bytes, tuple[Origin, Operation | None]]:
+    """The keys that a step changes, as `Held.touched` has them."""
+    touched: dict[bytes, tuple[Origin, Operation | None]] = dict.fromkeys(edit.removed, (origin, None))
+    touched.update((key, (origin, operation)) for key, operation in edit.put)
+    return touched
 
 
 def _folded(held: Held, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) -> Held:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
+from holdfast.engine.append import touched_by
 from holdfast.engine.cache import Cache
 from holdfast.engine.records import Line
-from holdfast.engine.states import Held, States, weigh
+from holdfast.engine.states import Held, States
 from holdfast.model import lookups, views
 from holdfast.model.drafts import Draft, draft
 from holdfast.model.nodes import Origin, Slot, sort_key
-from holdfast.model.operations import EditMap, LoadLarge, Set
+from holdfast.model.objects import is_pointer
+from holdfast.model.operations import EditMap, LoadLarge, Operation, Set
 from holdfast.model.packed import Packed
 from holdfast.model.trees import Workspace
 
@@ -41,26 +43,33 @@ class Entries:
         self._states = states
         self._cache = cache
 
+    async def origin(self, line: Line, held: Held, key: bytes) -> Origin | None:
+        """The step that wrote a packed key last; None if the state has no such key. The value is not read."""
+        change = touched(held).get(key)
+        if change is not None:
+            return None if change[1] is None else change[0]
+        found = await self._stored(line, held, key)
+        return None if found is None else found.origin
+
     async def find(self, line: Line, held: Held, key: bytes) -> Entry | None:
         """What a packed key holds in a state; None if it has no such key."""
-        for origin, edit in reversed(held.tail):
-            for put, operation in edit.put:
-                if put == key:
-                    if type(operation) is Set:
-                        return await self._whole(line, held, key, operation.value, origin)
-                    return await self._drafted(line, held, key)
-            if key in edit.removed:
-                return None
-        return await self._stored(line, held, key)
+        change = touched(held).get(key)
+        if change is None:
+            found = await self._stored(line, held, key)
+            return None if found is None else await self._whole(line, held, *found)
+        origin, operation = change
+        if operation is None:
+            return None
+        if isinstance(operation, Set):
+            return await self._whole(line, held, key, operation.value, origin)
+        return await self._drafted(line, held, key)
 
     async def count(self, line: Line, held: Held, start: bytes) -> int:
         """How many keys a state has from a place in their order on."""
         total = await self._states.nodes(line, held, lookups.count(held.root, start))
-        for key, there in _touched(held).items():
-            if sort_key(key) < start:
-                continue
-            before = await self._states.nodes(line, held, lookups.find(held.root, key))
-            total += there - (before is not None)
+        for key, (_, operation) in touched(held).items():
+            if sort_key(key) >= start:
+                total += (operation is not None) - (await self._stored(line, held, key) is not None)
         return total
 
     async def page(self, line: Line, held: Held, start: bytes, stop: bytes | None, limit: int | None) -> list[Entry]:
@@ -80,12 +89,12 @@ class Entries:
         self, line: Line, held: Held, start: bytes, stop: bytes | None, limit: int | None
     ) -> dict[bytes, lookups.Found | None]:
         """The same, without values but those that are at hand."""
-        touched = {
-            key: there
-            for key, there in _touched(held).items()
+        changed = {
+            key: operation is not None
+            for key, (_, operation) in touched(held).items()
             if sort_key(key) >= start and (stop is None or sort_key(key) < stop)
         }
-        gone = sum(not there for there in touched.values())
+        gone = sum(not there for there in changed.values())
 
         def enough(found: list[lookups.Found]) -> bool:
             if stop is not None and found and sort_key(found[-1].key) >= stop:
@@ -94,29 +103,26 @@ class Entries:
 
         stored = await self._states.nodes(line, held, lookups.entries(held.root, start, enough))
         found: dict[bytes, lookups.Found | None] = {
-            each.key: each for each in stored if each.key not in touched and (stop is None or sort_key(each.key) < stop)
+            each.key: each for each in stored if each.key not in changed and (stop is None or sort_key(each.key) < stop)
         }
         complete = not enough(stored) or (stop is not None and bool(stored) and sort_key(stored[-1].key) >= stop)
         last = b"" if complete else sort_key(stored[-1].key)
-        for key, there in touched.items():
+        for key, there in changed.items():
             if there and (complete or sort_key(key) <= last):
                 found[key] = None
         return {key: found[key] for key in islice(sorted(found, key=sort_key), limit)}
 
-    async def _stored(self, line: Line, held: Held, key: bytes) -> Entry | None:
+    async def _stored(self, line: Line, held: Held, key: bytes) -> lookups.Found | None:
+        """What a key holds in the folded state."""
         if held.root.child is None:
             return None
         name = ("entry", line, held.root.child.id, key)
-        known: Entry | _Nothing | None = self._cache.get(name)
-        if known is not None:
-            return known if isinstance(known, Entry) else None
-        found = await self._states.nodes(line, held, lookups.find(held.root, key))
-        if found is None:
-            self._cache.put(name, _NOTHING, _WEIGHT)
-            return None
-        entry = await self._whole(line, held, key, found.slot, found.origin)
-        self._cache.put(name, entry, weigh(entry.value) + _WEIGHT)
-        return entry
+        known: lookups.Found | _Nothing | None = self._cache.get(name)
+        if known is None:
+            known = await self._states.nodes(line, held, lookups.find(held.root, key)) or _NOTHING
+            weight = len(known.slot) if isinstance(known, lookups.Found) and isinstance(known.slot, bytes) else 0
+            self._cache.put(name, known, weight + _WEIGHT)
+        return known if isinstance(known, lookups.Found) else None
 
     async def _drafted(self, line: Line, held: Held, key: bytes) -> Entry | None:
         """An entry that steps since the folded state changed in part."""
@@ -134,23 +140,22 @@ class Entries:
         return Entry(key, await self._resolved(line, packed), found[1])
 
     async def _whole(self, line: Line, held: Held, key: bytes, slot: Slot, origin: Origin) -> Entry:
-        if not isinstance(slot, bytes):
-            slot_or_packed: Packed = await self._states.nodes(line, held, views.whole(Workspace(), slot))
-        else:
-            slot_or_packed = slot
-        return Entry(key, await self._resolved(line, slot_or_packed), origin)
+        if isinstance(slot, bytes):
+            return Entry(key, await self._resolved(line, slot) if is_pointer(slot) else slot, origin)
+        packed = await self._states.nodes(line, held, views.whole(Workspace(), slot))
+        return Entry(key, await self._resolved(line, packed), origin)
 
     async def _resolved(self, line: Line, packed: Packed) -> Packed:
         return (await self._states.resolved(line, {b"": packed}))[b""]
 
 
-def _touched(held: Held) -> dict[bytes, bool]:
-    """The keys that were put or removed since the folded state, and whether they are there now."""
-    touched: dict[bytes, bool] = {}
-    for _, edit in held.tail:
-        touched.update(dict.fromkeys(edit.removed, False))
-        touched.update((key, True) for key, _ in edit.put)
-    return touched
+def touched(held: Held) -> dict[bytes, tuple[Origin, Operation | None]]:
+    """The keys that were put or removed since the folded state."""
+    if held.touched is None:
+        held.touched = {}
+        for origin, edit in held.tail:
+            held.touched.update(touched_by(origin, edit))
+    return held.touched
 
 
 def _only(edit: EditMap, key: bytes) -> EditMap | None:

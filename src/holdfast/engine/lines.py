@@ -123,12 +123,13 @@ class Lines:
         return memo
 
     async def fresh(self, line: Line) -> Memo | None:
-        """The same, for a line without branches: only asks whether anything has come since, where it is remembered."""
+        """The same, for a line without branches: where it is remembered, only asks whether anything has come since."""
         known = self.known(line)
         if known is not None and known.sole and known.point is not None:
-            after = (*line, known.point.branch, known.point.seq + 1)
-            lines, more = await self._backend.read([Get(LINES, [tuple(line)]), Get(STEPS, [after])])
-            if not more and lines and info_of(lines[0]) == known.info:
+            point = known.point
+            since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
+            (rows,) = await self._backend.read([since])
+            if len(rows) == 1 and Point.of(rows[0]).hash == point.hash:
                 return known
         return await self.look(line)
 

@@ -32,7 +32,7 @@ from holdfast.model import fold
 from holdfast.model.drafts import EMPTY
 from holdfast.model.nodes import MapRoot, NodeId, Origin
 from holdfast.model.objects import is_pointer, parse_pointer
-from holdfast.model.operations import EditMap, LoadLarge, apply_map
+from holdfast.model.operations import EditMap, LoadLarge, Operation, apply_map
 from holdfast.model.packed import POINTER, Packed, PackedMap
 from holdfast.model.steps import Step
 from holdfast.model.trees import MissingNode, Rounds, Workspace
@@ -66,6 +66,9 @@ class Held:
     """The step whose state it is, where it was just appended."""
     pointers: frozenset[bytes] | None = None
     """What stands for large values in `known`, once it was looked for."""
+    touched: dict[bytes, tuple[Origin, Operation | None]] | None = None
+    """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Once somebody
+    asked for single keys."""
 
     @property
     def weight(self) -> int:

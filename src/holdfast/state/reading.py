@@ -10,6 +10,7 @@ from holdfast.checkpoints import to_datetime
 from holdfast.engine.entries import Entry
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held
+from holdfast.errors import Corrupt
 from holdfast.model.nodes import sort_key
 from holdfast.model.packed import unpack
 from holdfast.model.scopes import Scope, check_key
@@ -37,6 +38,13 @@ class Stored(NamedTuple):
     expires: int
 
 
+class Placed(NamedTuple):
+    """The version of a key, and when it expires; 0 for never."""
+
+    version: int
+    expires: int
+
+
 class View:
     """A scope's state at one of its steps; without a step, nothing is in it."""
 
@@ -47,16 +55,24 @@ class View:
         self._handle = handle
         self._line = line
 
+    async def placed(self, key: str) -> Placed | None:
+        """The version of a key, also if it has expired. None if there is no such key. Its value is not read."""
+        if self._held is None:
+            return None
+        entries = self._handle.engine.entries
+        origin = await entries.origin(self._line, self._held, names.pack_key(key))
+        return None if origin is None else Placed(origin.seq + 1, await self._expires(self._held, key))
+
     async def stored(self, key: str) -> Stored | None:
         """What a key holds, also if it has expired. None if there is no such key."""
         if self._held is None:
             return None
-        find = self._handle.engine.entries.find
-        entry = await find(self._line, self._held, names.pack_key(key))
-        if entry is None:
-            return None
-        ttl = await find(self._line, self._held, names.pack_ttl(key))
-        return Stored(entry, 0 if ttl is None else int(unpack(self._handle.codec, ttl.value)))
+        entry = await self._handle.engine.entries.find(self._line, self._held, names.pack_key(key))
+        return None if entry is None else Stored(entry, await self._expires(self._held, key))
+
+    async def _expires(self, held: Held, key: str) -> int:
+        found = await self._handle.engine.entries.find(self._line, held, names.pack_ttl(key))
+        return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
     async def live(self, key: str) -> Stored | None:
         """The same, or None if it has expired."""
@@ -124,14 +140,24 @@ class Looking:
     def __init__(self, handle: Handle, scope: Scope) -> None:
         self._handle = handle
         self._scope = scope
+        self._line = handle.line(scope)
 
     async def item(self, key: str) -> Item | None:
         """A key; None if there is no such key."""
         key = check_key(key)
-        guard = self._handle.guard
-        await guard.allow("read", self._scope, (key,))
-        found = await viewed(self._handle, self._scope, lambda view: view.item(key))
-        guard.saw(self._scope, (key,))
+        handle, line = self._handle, self._line
+        await handle.guard.allow("read", self._scope, (key,))
+        memo = await handle.engine.lines.fresh(line)
+        if memo is None or memo.point is None:
+            found = None
+        else:
+            point = memo.point
+            try:
+                held = await handle.engine.states.hold(line, point)
+                found = await View(handle, line, point, held, handle.now()).item(key)
+            except Corrupt:  # unless the line was rewritten meanwhile
+                found = await seen(handle, line, point, lambda view: view.item(key))
+        handle.guard.saw(self._scope, (key,))
         return found
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
@@ -171,12 +197,13 @@ async def seen(
     if point is None:
         return await look(View(handle, line, None, None, time))
 
+    states = handle.engine.states
+
     async def read(point: Point) -> T:
-        held = await handle.engine.states.hold(line, point)
         try:
-            return await look(View(handle, line, point, held, time))
-        except MissingNode:
-            handle.engine.states.forget(line, point.hash)
-            raise
+            return await look(View(handle, line, point, await states.hold(line, point), time))
+        except MissingNode:  # the line was rewritten, perhaps
+            states.forget(line, point.hash)
+            return await look(View(handle, line, point, await states.hold(line, point), time))
 
     return await handle.engine.lines.reading(line, point, read)

@@ -28,6 +28,7 @@ class StateOperations:
 
     def __init__(self, handle: Handle, scope: Scope) -> None:
         self._handle = handle
+        self._look = Looking(handle, scope)
         self.scope = scope
 
     def __repr__(self) -> str:
@@ -47,12 +48,12 @@ class StateOperations:
     async def list_keys(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[str]:
         """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
         after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
-        return await Looking(self._handle, self.scope).keys(prefix, pattern, after, arguments.count(limit, "limit"))
+        return await self._look.keys(prefix, pattern, after, arguments.count(limit, "limit"))
 
     @operation
     async def list_items(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[Item]:
         """The same, with values and versions."""
-        return await Looking(self._handle, self.scope).items(prefix, pattern, after, arguments.count(limit, "limit"))
+        return await self._look.items(prefix, pattern, after, arguments.count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ class StateOperations:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _item(self, key: str) -> Item | None:
-        return await Looking(self._handle, self.scope).item(key)
+        return await self._look.item(key)
 
     async def _write(self, changes: list[Write]) -> list[Written]:
         return await write(self._handle, {self.scope: changes}) if changes else []
@@ -205,7 +206,7 @@ class State(Sync, StateOperations, MutableMapping[str, Any]):
 
     @operation
     async def _count(self) -> int:
-        return await Looking(self._handle, self.scope).count()
+        return await self._look.count()
 
     def __getitem__(self, key: str) -> Any:
         found = self._find(key)
@@ -250,7 +251,7 @@ class AsyncState(Async, StateOperations):
     @operation
     async def count(self) -> int:
         """How many keys there are."""
-        return await Looking(self._handle, self.scope).count()
+        return await self._look.count()
 
     async def keys(self) -> AsyncIterator[str]:
         """All keys, in order: `async for key in state.keys()`."""
