@@ -21,6 +21,7 @@ from benchmarks import (
     prune,
     server_chat,
     server_tasks,
+    state,
     store_cases,
     store_counts,
     store_latency,
@@ -45,6 +46,7 @@ CASES: tuple[Case, ...] = (
     *store_counts.CASES,
     *prune.CASES,
     *history.CASES,
+    *state.CASES,
 )
 
 
@@ -77,7 +79,7 @@ def bound(figure: Figure) -> str:
     return "" if figure.ceiling is None else f"at most {figure.ceiling:g}"
 
 
-def state(figure: Figure) -> str:
+def verdict(figure: Figure) -> str:
     if figure.missing:
         return "MISSING"
     if not figure.holds:
@@ -91,7 +93,7 @@ def print_figures(figures: Sequence[Figure]) -> None:
     width = max(len(figure.name) for figure in figures)
     for figure in figures:
         value = "" if figure.missing else f"{figure.value:8.2f} {figure.unit}"
-        print(f"{figure.name:<{width}}  {value:<18} {bound(figure):<14} {state(figure):<9} {figure.note}".rstrip())
+        print(f"{figure.name:<{width}}  {value:<18} {bound(figure):<14} {verdict(figure):<9} {figure.note}".rstrip())
 
 
 def print_rows(rows: Sequence[Row]) -> None:

@@ -118,19 +118,25 @@ class Codec:
         if data[:1] in _SCALARS and len(data) <= self._short:
             with suppress(MsgspecError):  # the long way says what is wrong
                 return decode(data)
-        return self.unpack_items((data,))[0]
+        unpacker = self._unpacker()
+        value = unpacker.unpack(data)
+        self._unpackers.append(unpacker)
+        return value
 
     def unpack_items(self, items: Iterable[bytes]) -> list[Any]:
         """Each of the packed items, unpacked."""
-        try:
-            unpacker = self._unpackers.pop()
-        except IndexError:
-            unpacker = Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
-        items = list(items)
+        unpacker, items = self._unpacker(), list(items)
         with _collector_paused(len(items) > _MANY):
             values = unpacker.unpack_batch(items)
         self._unpackers.append(unpacker)  # one that failed is not used again
         return values
+
+    def _unpacker(self) -> Unpacker:
+        """One that is idle, or a new one."""
+        try:
+            return self._unpackers.pop()
+        except IndexError:
+            return Unpacker(self.registry, self.limits.max_bytes, self._may_revive)
 
     def unpack_again(self, items: list[bytes], made: Made | None) -> tuple[list[Any], Made | None, Seen | None]:
         """The same as `unpack_items`, and what makes it, and then packing them again, quicker next time.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gc import get_referents
 from itertools import chain, repeat
-from operator import attrgetter, is_, length_hint
+from operator import attrgetter, is_, length_hint, ne
 from threading import active_count
 from types import NoneType
 from typing import Any, NamedTuple
@@ -46,6 +46,9 @@ SHAPED_MODELS: dict[type, int] = {}
 
 SHAPED_COUNTS: dict[type, int] = {}
 """How many fields their instances have."""
+
+SHAPED_FIELDS: dict[type, frozenset[str]] = {}
+"""Which fields those are."""
 
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
@@ -183,8 +186,9 @@ class Seen(NamedTuple):
 def _levels_of(messages: list[Any], room: int) -> list[list[Any]] | None:
     """What is in the fields of messages, level by level; None if they do not have just the fields of their classes."""
     fields = list(map(_fields_of, messages))
-    counts = list(map(SHAPED_COUNTS.__getitem__, map(type, messages)))
-    if list(map(len, fields)) != counts or any(map(_extra_of, messages)):
+    theirs = map(SHAPED_FIELDS.__getitem__, map(type, messages))
+    # By name, and not by how many: one may have been deleted, and another put in, which would be lost.
+    if any(map(ne, map(dict.keys, fields), theirs)) or any(map(_extra_of, messages)):
         return None
     return _plain_levels(get_referents(*fields), room, of_messages=True)
 

@@ -226,6 +226,7 @@ def _learn(kind: type) -> Dumper:
     if isinstance(plan, PydanticPlan) and not plan.has_private:
         batches.SHAPED_MODELS[kind] = shape
         batches.SHAPED_COUNTS[kind] = len(plan.names)
+        batches.SHAPED_FIELDS[kind] = frozenset(plan.names)
 
     def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)

@@ -21,6 +21,10 @@ _WEIGHT = 400
 """About how many bytes of memory a remembered entry takes besides its value."""
 
 
+_MAX_INDEXES = 256
+"""How many decoded indexes are kept: of about 15 KB each."""
+
+
 class Entry(NamedTuple):
     """A key, what it holds, and the step that wrote it last."""
 
@@ -36,12 +40,22 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
+class _Indexes(dict[bytes, lookups.Children]):
+    """Decoded indexes by their ids: few, and on the way to many entries. When there are too many, all are forgotten."""
+
+    def __setitem__(self, id: bytes, children: lookups.Children) -> None:
+        if len(self) >= _MAX_INDEXES:
+            self.clear()
+        super().__setitem__(id, children)
+
+
 class Entries:
     """Finds entries of states."""
 
     def __init__(self, states: States, cache: Cache) -> None:
         self._states = states
         self._cache = cache
+        self._indexes = _Indexes()
 
     async def origin(self, line: Line, held: Held, key: bytes) -> Origin | None:
         """The step that wrote a packed key last; None if the state has no such key. The value is not read."""
@@ -63,6 +77,19 @@ class Entries:
         if isinstance(operation, Set):
             return await self._whole(line, held, key, operation.value, origin)
         return await self._drafted(line, held, key)
+
+    async def find_rare(self, line: Line, held: Held, key: bytes, end: bytes) -> Entry | None:
+        """The same, for a key that sorts before a place where most states have none at all: those are not searched."""
+        root = held.root.child
+        if root is not None and key not in touched(held):
+            name = ("before", line, root.id, end)
+            count: int | None = self._cache.get(name)
+            if count is None:
+                count = root.size - await self._states.nodes(line, held, lookups.count(held.root, end))
+                self._cache.put(name, count, _WEIGHT)
+            if not count:
+                return None
+        return await self.find(line, held, key)
 
     async def count(self, line: Line, held: Held, start: bytes) -> int:
         """How many keys a state has from a place in their order on."""
@@ -119,7 +146,7 @@ class Entries:
         name = ("entry", line, held.root.child.id, key)
         known: lookups.Found | _Nothing | None = self._cache.get(name)
         if known is None:
-            known = await self._states.nodes(line, held, lookups.find(held.root, key)) or _NOTHING
+            known = await self._states.nodes(line, held, lookups.find(held.root, key, self._indexes)) or _NOTHING
             weight = len(known.slot) if isinstance(known, lookups.Found) and isinstance(known.slot, bytes) else 0
             self._cache.put(name, known, weight + _WEIGHT)
         return known if isinstance(known, lookups.Found) else None

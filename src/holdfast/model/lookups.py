@@ -7,8 +7,8 @@ keys are decoded, and the one value that is wanted. Nodes come from `States.node
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import MsgspecError, Raw
 from msgspec.msgpack import Decoder, decode
@@ -32,13 +32,19 @@ class Found(NamedTuple):
     origin: Origin
 
 
-def find(root: MapRoot, key: bytes) -> Rounds[Found | None]:
-    """The entry under a key; None if there is none."""
+Children: TypeAlias = list[tuple[bytes, int, int, bytes, bytes]]
+"""What an index holds, as it is stored: the fields of each `Child`."""
+
+
+def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> Rounds[Found | None]:
+    """The entry under a key; None if there is none. `known` are indexes that were decoded before."""
     if root.child is None:
         return None
     place, id, height = sort_key(key), root.child.id, root.child.height
     while height:
-        children = _children((yield [id]).get(id), id)
+        children = known.get(id)
+        if children is None:
+            children = known[id] = _children((yield [id]).get(id), id)
         at = bisect_left(children, place, key=_last)
         if at == len(children):
             return None
@@ -89,7 +95,7 @@ def _last(child: tuple[bytes, int, int, bytes, bytes]) -> bytes:
     return child[4]
 
 
-def _children(data: bytes | None, id: bytes) -> list[tuple[bytes, int, int, bytes, bytes]]:
+def _children(data: bytes | None, id: bytes) -> Children:
     if data is not None and data.startswith(_INDEX_HEAD):
         try:
             return _decode_index(data)[1]

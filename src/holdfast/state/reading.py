@@ -13,7 +13,7 @@ from holdfast.engine.states import Held
 from holdfast.errors import Corrupt
 from holdfast.model.nodes import sort_key
 from holdfast.model.packed import unpack
-from holdfast.model.scopes import Scope, check_key
+from holdfast.model.scopes import Scope
 from holdfast.model.trees import MissingNode
 from holdfast.security.patterns import matcher, stem
 from holdfast.state import keys as names
@@ -71,7 +71,7 @@ class View:
         return None if entry is None else Stored(entry, await self._expires(self._held, key))
 
     async def _expires(self, held: Held, key: str) -> int:
-        found = await self._handle.engine.entries.find(self._line, held, names.pack_ttl(key))
+        found = await self._handle.engine.entries.find_rare(self._line, held, names.pack_ttl(key), names.FIRST)
         return 0 if found is None else int(unpack(self._handle.codec, found.value))
 
     async def live(self, key: str) -> Stored | None:
@@ -126,12 +126,14 @@ class View:
         times = {names.expiring(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
         return {key: time for key, time in times.items() if time <= self.now and key.startswith(prefix)}
 
-    async def count(self) -> int:
-        """How many keys there are."""
+    async def count(self, prefix: str = "") -> int:
+        """How many keys there are, or how many start so."""
         if self._held is None:
             return 0
-        entries = self._handle.engine.entries
-        return await entries.count(self._line, self._held, names.FIRST) - len(await self.expired())
+        entries, end = self._handle.engine.entries, names.end(prefix)
+        total = await entries.count(self._line, self._held, names.place(prefix))
+        after = 0 if end is None else await entries.count(self._line, self._held, end)
+        return total - after - len(await self.expired(prefix))
 
 
 class Looking:
@@ -144,8 +146,8 @@ class Looking:
 
     async def item(self, key: str) -> Item | None:
         """A key; None if there is no such key."""
-        key = check_key(key)
         handle, line = self._handle, self._line
+        key = handle.guard.key(self._scope, key)
         await handle.guard.allow("read", self._scope, (key,))
         memo = await handle.engine.lines.fresh(line)
         if memo is None or memo.point is None:
@@ -157,28 +159,28 @@ class Looking:
                 found = await View(handle, line, point, held, handle.now()).item(key)
             except Corrupt:  # unless the line was rewritten meanwhile
                 found = await seen(handle, line, point, lambda view: view.item(key))
-        handle.guard.saw(self._scope, (key,))
+        await handle.guard.saw(self._scope, (key,))
         return found
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
         """Keys in order."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await viewed(self._handle, self._scope, lambda view: view.keys(prefix, pattern, after, limit))
-        self._handle.guard.saw(self._scope, ())
+        await self._handle.guard.saw(self._scope, ())
         return found
 
     async def items(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[Item]:
         """The same, with values."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await viewed(self._handle, self._scope, lambda view: view.items(prefix, pattern, after, limit))
-        self._handle.guard.saw(self._scope, [item.key for item in found])
+        await self._handle.guard.saw(self._scope, [item.key for item in found])
         return found
 
     async def count(self) -> int:
         """How many keys there are."""
         await self._handle.guard.allow("read", self._scope, ())
         found = await viewed(self._handle, self._scope, View.count)
-        self._handle.guard.saw(self._scope, ())
+        await self._handle.guard.saw(self._scope, ())
         return found
 
 
