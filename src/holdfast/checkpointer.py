@@ -63,7 +63,7 @@ class _Saver:
 
         Written again by the same task, the same place keeps its first value.
         """
-        line = self.store._line(thread_id)
+        line = self.store._own_line(thread_id)
         if not writes:
             return
         check_name(id, "id of a checkpoint")

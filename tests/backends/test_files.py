@@ -28,6 +28,8 @@ from holdfast.testing.rows import step
 
 
 class TestConformance(BackendConformance):
+    histories = 20
+
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(f"file:///{tmp_path}/store")

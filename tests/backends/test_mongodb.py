@@ -13,6 +13,8 @@ from tests.servers import mongodb
 
 
 class TestMongoDB(SyncConformance):
+    histories = 20
+
     @pytest.fixture
     def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
         url = _database()

@@ -37,6 +37,8 @@ def place(server: str = "s3") -> tuple[str, dict[str, Any]]:
 
 
 class TestSeaweedFS(SyncConformance):
+    histories = 20
+
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(*place())

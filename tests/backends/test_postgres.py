@@ -9,12 +9,16 @@ from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
 class TestConformance(SyncConformance):
+    histories = 20
+
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied())
 
 
 class TestThroughPgBouncer(SyncConformance):
+    histories = 20
+
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied_pooled())

@@ -32,6 +32,8 @@ KEYS = st.lists(st.sampled_from([str, int, bytes]), max_size=4).flatmap(
 
 
 class TestConformance(SyncConformance):
+    histories = 20
+
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(redis())
@@ -54,6 +56,8 @@ def installed() -> Installed:
 if shutil.which("redis-server") is not None:
 
     class TestInstalledRedis(SyncConformance):
+        histories = 20
+
         @pytest.fixture
         def stores(self) -> Stores:
             return Stores(installed().fresh())

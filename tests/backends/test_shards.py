@@ -87,7 +87,7 @@ def test_whatever_the_order_every_key_has_one_winner(numbers: list[int]) -> None
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), max_size=400), st.lists(st.integers(0, 9), max_size=60))
 def test_answers_that_are_lost_lose_and_double_nothing(numbers: list[int], losses: list[int]) -> None:
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_answers_that_are_lost_lose_and_double_nothing(numbers: list[int], losse
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 50), max_size=400))
 def test_batches_about_several_shards_are_seen_whole_in_every_order(numbers: list[int]) -> None:
     async def main() -> None:

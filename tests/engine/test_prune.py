@@ -51,7 +51,7 @@ from tests.engine.test_histories import Thread, scripts
     cache=st.sampled_from([0, 20_000, 1 << 24]),
     bits=st.lists(st.integers(0, (1 << 40) - 1) | st.just((1 << 40) - 1), min_size=6, max_size=6),
 )
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_what_stays_is_as_it_was(
     kind: str, script: list[Any], more: list[Any], fold_every: int, cache: int, bits: list[int]
 ) -> None:

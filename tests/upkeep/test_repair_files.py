@@ -183,12 +183,17 @@ def test_an_interrupted_salvage_leaves_the_old_file_or_the_new(
 _PAGE = 4096
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 1), (16, 24), (28, 32), (0, _PAGE), (27 * _PAGE, 29 * _PAGE)])
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (16, 24), (28, 32), (0, _PAGE), (-1, -1)])
 def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path: Path, start: int, stop: int) -> None:
     truth, _ = made("sqlite", tmp_path / "whole")
     path = tmp_path / "whole" / "store.db"
     data = bytearray(path.read_bytes())
-    data[start:stop] = bytes(255 - byte for byte in data[start:stop])
+    pages = [slice(start, stop)]
+    if start < 0:  # all that the list of tables takes but its beginning
+        places = range(_PAGE, len(data), _PAGE)
+        pages = [slice(place, place + _PAGE) for place in places if b"CREATE TABLE" in data[place : place + _PAGE]]
+    for page in pages:
+        data[page] = bytes(255 - byte for byte in data[page])
     path.write_bytes(data)
     with pytest.raises(Corrupt):
         holdfast.open(f"sqlite:///{path}")

@@ -68,7 +68,7 @@ def test_large_values_of_which_a_piece_is_not_there_or_is_another() -> None:
 def test_a_node_that_is_damaged_names_all_that_need_it() -> None:
     store = store_on(backend := Memory(), fold_every=3)
     for turn in range(8):
-        store.put("t", {"items": list(range(5000)), "turn": turn}, id=str(turn))
+        store.put("t", {"items": list(range(1500)), "turn": turn}, id=str(turn))
     affected: dict[Code, int] = {}
     for node in rows(backend, NODES):
         for change in (Delete(NODES, node.key), Put(NODES, node._replace(body=b"HF" + node.body[2:-1] + b"\0"))):

@@ -82,7 +82,7 @@ class Others:
 @pytest.mark.parametrize("often", [0.1, 0.4])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path) -> None:
-    for seed in range(8 if kind == "memory" else 3):
+    for seed in range(3 if kind == "memory" else 2):
         (tmp_path / str(seed)).mkdir()
         inner, clock = backend(kind, tmp_path / str(seed)), Clock()
         there = store_on(inner, fold_every=4, clock=clock)

@@ -116,7 +116,7 @@ class Codec:
         Raises `Corrupt`, `TooDeep` or `TooLarge` for bytes that `pack` did not write.
         """
         if data[:1] in _SCALARS and len(data) <= self._short:
-            with suppress(MsgspecError):  # the long way says what is wrong
+            with suppress(MsgspecError, UnicodeDecodeError):  # the long way says what is wrong
                 return decode(data)
         unpacker = self._unpacker()
         value = unpacker.unpack(data)

@@ -230,7 +230,7 @@ def _learn(kind: type) -> Dumper:
 
     def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
-        if any(rest[1:]):  # extra fields, private attributes
+        if any(rest[1:3]):  # extra fields, private attributes; which fields were set is not kept of a shape
             return plan.tag, packer.pack(payload)
         return Tag.SHAPED, packer.pack([None, shape, fields])
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.backends.port import Row, Scan
 from holdfast.backends.scanning import UNREADABLE
-from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.spaces import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.checking import TOGETHER, Check, Where
 from holdfast.engine.findings import Code, Finding
@@ -41,6 +41,7 @@ class PartCheck:
         await self._look_at_nodes()
         await self._look_at_objects()
         await self._look_at_writes()
+        await self._look_at_events()
         await self._look_at_refs()
 
     # Folded states --------------------------------------------------------------------------------------------
@@ -250,14 +251,21 @@ class PartCheck:
     async def _look_at_writes(self) -> None:
         async for row in self.check.rows(WRITES, bodies=self.check.deep):
             self.check.found.writes += 1
-            if not self.check.deep:
-                continue
-            try:
-                unwrap(row.body, Context(*self.check.line, *context_of(WRITES, row)), max_bytes=self.check.max_bytes)
-            except HoldfastError as error:
-                code = Code.DAMAGED_WRITE if isinstance(error, Corrupt) else Code.UNKNOWN_FORMAT
-                step = str(row.key[2])
-                self.check.add(code, error.what, checkpoint=step, space=WRITES.name, key=row.key)
+            if self.check.deep:
+                self._envelope(WRITES, row, Code.DAMAGED_WRITE)
+
+    async def _look_at_events(self) -> None:
+        async for row in self.check.rows(EVENTS, bodies=self.check.deep):
+            if row.body:  # most have no details
+                self._envelope(EVENTS, row, Code.DAMAGED_EVENT)
+
+    def _envelope(self, space: Space, row: Row, damaged: Code) -> None:
+        """What is in a row, by the id of the step that it goes with."""
+        try:
+            unwrap(row.body, Context(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
+        except HoldfastError as error:
+            code = damaged if isinstance(error, Corrupt) else Code.UNKNOWN_FORMAT
+            self.check.add(code, error.what, checkpoint=str(row.key[2]), space=space.name, key=row.key)
 
     async def _look_at_refs(self) -> None:
         some: list[Row] = []

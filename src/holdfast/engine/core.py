@@ -37,6 +37,8 @@ class Engine:
         self.lines = Lines(ground)
         self.states = States(ground.backend, ground.cache, ground.max_bytes)
         self.heads = Heads(ground)
+        self.hooks: Any = None
+        """What is called before and after changes, once there is anything: a `holdfast.hooks.registry.Registry`."""
 
     # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
 

@@ -62,6 +62,7 @@ class Code(StrEnum):
     MISSING_OBJECT = "missing-object"
     DAMAGED_OBJECT = "damaged-object"
     DAMAGED_WRITE = "damaged-write"
+    DAMAGED_EVENT = "damaged-event"
     UNDECODABLE = "undecodable"
     UNKNOWN_FORMAT = "unknown-format"
     UNREADABLE_ROWS = "unreadable-rows"

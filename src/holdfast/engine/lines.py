@@ -14,6 +14,7 @@ from holdfast.engine.layout import Layout, Place
 from holdfast.engine.protected import unheld
 from holdfast.engine.records import Branch, Info, Line, Point, info_of, info_row
 from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.model.scopes import MARK
 
 T = TypeVar("T")
 
@@ -42,6 +43,9 @@ NAME, TAG = "name", "tag"
 """Kinds of references: a name belongs to one step of a line, a tag to any number."""
 
 _POINT_WEIGHT = 600
+
+_PAST_STATE = chr(ord(MARK) + 1)
+"""Where names begin again that are those of threads."""
 
 _NO_LINE = ""
 """What belongs to no line is kept under this name, which no line has."""
@@ -199,10 +203,14 @@ class Lines:
             start, page = lines[-1].name + "\0", _NAMES
 
     async def listing(self, tenant: str, prefix: str, after: str, limit: int) -> list[Summary]:
-        """Lines by name: those that start with a prefix, those after a name."""
+        """Threads by name: those that start with a prefix, those after a name."""
         start = max(prefix, after + "\0" if after else "")
-        rows = (await self._backend.read([Scan(LINES, (tenant,), start=(start,), limit=limit)]))[0]
-        found = [row for row in rows if str(row.key[1]).startswith(prefix)]
+        # What is no thread is passed over, however much there is of it.
+        scans = [Scan(LINES, (tenant,), (max(start, _PAST_STATE),), limit=limit)]
+        if start < MARK:
+            scans.insert(0, Scan(LINES, (tenant,), (start,), (MARK,), limit=limit))
+        pages = await self._backend.read(scans)
+        found = [row for rows in pages for row in rows if str(row.key[1]).startswith(prefix)][:limit]
         return await self._summaries([(Line(tenant, str(row.key[1])), info_of(row)) for row in found])
 
     async def summary(self, line: Line) -> Summary:

@@ -17,8 +17,10 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.scanning import rows
 from holdfast.backends.spaces import (
     BRANCHES,
+    EVENTS,
     FOLDS,
     LINES,
+    LINKS,
     METADATA,
     NODES,
     OBJECTS,
@@ -38,7 +40,7 @@ from holdfast.engine.records import Line, Point, is_sound
 from holdfast.engine.verify import raise_problems, verify
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, Unsupported
 
-_NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS)
+_NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
 """What is copied before the steps, in this order."""
 
 _ALL = (*_NEEDED, STEPS)
@@ -438,6 +440,10 @@ def _of_steps(space: Space, listing: _Listing, steps: _Listing) -> _Listing:
     if space is REFS:
         ids = {columns[0] for columns in steps.values()}
         return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] == HOLD}
+    if space is EVENTS:
+        # They stay when their steps are pruned; and ids go up.
+        last = max((str(columns[0]) for columns in steps.values()), default="")
+        return {key: columns for key, columns in listing.items() if str(key[2]) <= last}
     return listing
 
 

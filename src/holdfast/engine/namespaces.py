@@ -9,13 +9,32 @@ from __future__ import annotations
 
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid
+from holdfast.model.scopes import MARK as STATE
 
 MARK = "␟"
 """Between a thread's name and a namespace; doubled where it is part of the thread's own."""
 
 
+def is_thread(name: str) -> bool:
+    """Whether a line of this name is a thread, or a namespace of one. Others hold the state of scopes, and what is kept
+    of sessions, grants and the like."""
+    return not name.startswith(STATE)
+
+
+def check_thread(name: str) -> str:
+    """The name of a thread that is to be saved to. `Invalid` if a line of this name holds something else."""
+    if not is_thread(name):
+        raise Invalid(
+            f"names that start with {STATE} are those of state, and no thread's",
+            where=repr(name)[:80],
+            hint="Change state by store.state(…); choose another name for a thread",
+        )
+    return name
+
+
 def thread_name(thread_id: str, namespace: str = "") -> str:
     """The name under which a store keeps the checkpoints of a thread, or of a namespace in it."""
+    check_thread(thread_id)
     if namespace.startswith(MARK):
         raise Invalid(f"a namespace does not start with {MARK}", where=repr(namespace)[:80])
     name = thread_id.replace(MARK, MARK * 2)
@@ -36,6 +55,8 @@ def split_name(name: str) -> tuple[str, str]:
 def root_of(line: Line) -> Line:
     """The line of the thread that a namespace's line belongs to; a thread's own is its root."""
     name, place = line.name, 0
+    if not is_thread(name):
+        return line  # a scope's name may have the mark in it
     while (place := name.find(MARK, place)) >= 0:
         if name[place + 1 : place + 2] != MARK:
             return line._replace(name=name[:place] or MARK)

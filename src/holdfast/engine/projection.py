@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 
 from holdfast.backends.conditions import same_columns
 from holdfast.backends.port import Delete, Expect, Get, Put, Row, Scan
@@ -29,6 +30,7 @@ from holdfast.backends.spaces import (
 )
 from holdfast.engine.ground import Ground
 from holdfast.engine.lines import Lines
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projected import (
     NO_CHANNELS,
     NOBODY,
@@ -63,7 +65,7 @@ from holdfast.engine.states import States
 from holdfast.errors import Config, Conflict, Corrupt
 from holdfast.model.operations import EditList, Keep, Operation
 from holdfast.model.operations import Set as SetValue
-from holdfast.model.packed import as_items, unpack_name
+from holdfast.model.packed import Packed, as_items, unpack_name
 from holdfast.model.steps import Step
 from holdfast.model.trees import MissingNode
 
@@ -158,9 +160,11 @@ class Projector:
         return known
 
     async def _look(self, line: Line, info: Info) -> Known:
-        """What the rows of a thread say, read anew."""
+        """What the rows of a thread say, read anew. Of state, which has no conversations and perhaps a great many keys,
+        not how each is shown."""
+        shown = Scan(STATE_VALUES, tuple(line), limit=None if is_thread(line.name) else 0)
         heads, values, branches = await self._backend.read(
-            [Get(AGENT_STATES, [tuple(line)]), Scan(STATE_VALUES, tuple(line)), Scan(BRANCHES, tuple(line))]
+            [Get(AGENT_STATES, [tuple(line)]), shown, Scan(BRANCHES, tuple(line))]
         )
         names = {each.branch: each.name for each in map(Branch.of, branches)}
         channels = {str(row.key[2]): (str(row.columns[0]), int(row.columns[1])) for row in values}
@@ -240,6 +244,8 @@ class Projector:
 
     async def _follow(self, rows: Rows, known: Known, chain: Sequence[Made]) -> dict[str, tuple[str, int]]:
         """Show what steps changed that follow the checkpoint that is shown."""
+        if not is_thread(rows.line.name):
+            return await self._follow_state(rows, chain)
         view = Shown(self._states, rows.line, chain[-1].held)
         channels = dict(known.channels)
         for key, changes in touched(chain).items():
@@ -266,6 +272,28 @@ class Projector:
             rows.put(STATE_VALUES, (channel,), kind, items, point.id, time_text(point.time), text)
             channels[channel] = (kind, items)
         return channels
+
+    async def _follow_state(self, rows: Rows, chain: Sequence[Made]) -> dict[str, tuple[str, int]]:
+        """The same, for keys and values of a scope."""
+        held = chain[-1].held
+        for key, changes in touched(chain).items():
+            name = unpack_name(key)
+            if is_hidden(name):
+                continue
+            last, operation = changes[-1]
+            if operation is None:
+                rows.changes.append(Delete(STATE_VALUES, (*rows.line, key_text(name))))
+                continue
+            if isinstance(operation, SetValue):
+                packed: Packed = operation.value
+            else:
+                only = tuple(step for step in held.tail if key in step[1].removed or key in dict(step[1].put))
+                alone = replace(held, tail=only, known=None, touched=None)
+                packed = await Shown(self._states, rows.line, alone).value(key)
+            kind, text = shown(packed)
+            point = chain[last].point
+            rows.put(STATE_VALUES, (key_text(name),), kind, 0, point.id, time_text(point.time), text)
+        return {}
 
     async def _edit(
         self,
@@ -366,7 +394,7 @@ class Projector:
         origins = {origin for _, origin in everything}
         talks: dict[bytes, list[Message]] = {}
         for key, _ in everything:
-            listed = as_items(await view.value(key))
+            listed = as_items(await view.value(key)) if is_thread(line.name) else None
             said = messages(key_text(unpack_name(key)), await view.whole_items(listed)) if listed else None
             if said is not None:
                 talks[key] = said
@@ -382,7 +410,8 @@ class Projector:
             else:
                 kind, text = shown(await view.value(key))
             fresh.put(STATE_VALUES, (channel,), kind, items, point.id, time_text(point.time), text)
-            channels[channel] = (kind, items)
+            if is_thread(line.name):
+                channels[channel] = (kind, items)
         for change in fresh.changes:
             if isinstance(change, Put):
                 wanted[change.space, change.row.key] = change.row.columns

@@ -7,7 +7,9 @@ it is, and is found by its place; by id, the last revision is found.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from holdfast.backends.port import Change, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, STEPS
@@ -28,6 +30,10 @@ from holdfast.model.operations import EditMap
 from holdfast.model.packed import PackedMap
 from holdfast.model.steps import Step
 from holdfast.model.trees import MissingNode
+
+
+Around: TypeAlias = Callable[[Callable[..., Awaitable[list[Head]]], Sequence[Saving]], Awaitable[list[Head]]]
+"""Given what saves, and what is to be saved, has it saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,14 @@ class Rebaser:
         self._appender = appender
         self._projector = projector
         self._indexer = indexer
+        self.around: Around | None = None
+        """Stands around all saving, where somebody wants to know of it, or to change it: hooks do."""
 
     async def save(self, *savings: Saving) -> list[Head]:
         """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
+        return await (self._save(*savings) if self.around is None else self.around(self._save, savings))
+
+    async def _save(self, *savings: Saving) -> list[Head]:
         named = [(saving.line, saving.id) for saving in savings if saving.id]
         if len(set(named)) < len(named):
             raise Invalid("two checkpoints that are saved together have one id", hint="Save them one after the other")

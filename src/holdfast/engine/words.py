@@ -21,6 +21,7 @@ from holdfast.backends.spaces import REFS, STEPS, WORDS, Key, Scalar, Words
 from holdfast.engine.ground import Ground
 from holdfast.engine.layout import Place
 from holdfast.engine.lines import Lines, index_key
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projected import Made
 from holdfast.engine.records import Info, Line, Point, open_step
 from holdfast.engine.shown import Shown
@@ -88,8 +89,8 @@ class Indexer:
 
     async def rows(self, line: Line, made: Iterable[Made]) -> list[Change]:
         """The rows that are written together with steps of one thread."""
-        if line.tenant not in self._lines.indexed:
-            return []
+        if line.tenant not in self._lines.indexed or not is_thread(line.name):
+            return []  # search finds threads
         changes: list[Change] = []
         for each in made:
             try:
@@ -281,7 +282,7 @@ class Indexer:
         """
         made = swept = 0
         for _ in range(_ATTEMPTS):
-            memo = await self._lines.look(line)
+            memo = await self._lines.look(line) if is_thread(line.name) else None
             if memo is None:
                 return made
             try:
@@ -350,7 +351,7 @@ class Indexer:
 
         To be asked for before the steps go, while all states can be read.
         """
-        if not await self.state(line.tenant):
+        if not is_thread(line.name) or not await self.state(line.tenant):
             return []
         changes: list[Change] = [Delete(WORDS, (*line, *place)) for place in sorted(dropped)]
         for point, step in kept:

@@ -22,6 +22,7 @@ from holdfast.backends.spaces import LINES, STEPS, Key
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, Summary
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.projected import is_hidden
 from holdfast.engine.records import Line, Point, check_name, info_of, open_step
 from holdfast.engine.texts import Text
@@ -241,6 +242,8 @@ class Search:
         """The threads that may have something, the one that was changed last first."""
         lines = self._engine.lines
         only = one_thread(self._query)
+        if only is not None and not is_thread(only):
+            return []
         if only is not None:
             try:
                 return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))]

@@ -31,6 +31,7 @@ from holdfast.engine.deltas import History
 from holdfast.engine.drivers import arun, both, run
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import ROOT
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.engine.writes import Write
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
@@ -366,7 +367,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """The lines that a config names: one, those of a thread, or all."""
         tenant = self.store.tenant
         if not config:
-            return await self._engine.lines.names(tenant)
+            return [line for line in await self._engine.lines.names(tenant) if is_thread(line.name)]
         if names.configurable(config).get("checkpoint_ns") is not None:
             return [self._line(config)]
         return await self._thread(names.thread_of(config))
@@ -422,7 +423,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     async def _delete_thread(self, thread_id: str) -> None:
         """Delete a thread: its checkpoints, its writes, and those of its subgraphs."""
-        await self._engine.lines.delete(*await self._thread(str(thread_id)))
+        lines = await self._thread(str(thread_id))
+        if self._engine.hooks is not None:
+            from holdfast.hooks.checkpoints import deleting
+
+            await deleting(self._engine.hooks, lines[0], lambda: self._engine.lines.delete(*lines))
+        else:
+            await self._engine.lines.delete(*lines)
 
     delete_thread, adelete_thread = both(_delete_thread)
 

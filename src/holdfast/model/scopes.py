@@ -41,6 +41,12 @@ class Part(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}:{_quoted(self.name)}"
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A part from its text, whichever kind it is of."""
+        kind, _, name = text.partition(":")
+        return cls(kind, _unquoted(name))
+
 
 class Scope(NamedTuple):
     """Where state lives. `str(scope)` and `Scope.parse` are each other's inverse."""

@@ -131,6 +131,10 @@ FINDINGS: dict[Code, Explained] = {
         "What a task wrote, to be taken up by the next checkpoint, is not what was written.",
         _REPAIR + "the write goes to quarantine, and the task runs again when the graph goes on.",
     ),
+    Code.DAMAGED_EVENT: Explained(
+        "The details of an event, of what was done or tried and by whom, are not what was written.",
+        _REPAIR + "the event goes to quarantine; the change that it told of stays.",
+    ),
     Code.UNDECODABLE: Explained(
         "A value is stored as it was written, and cannot be decoded; or the changes of a checkpoint do not fit "
         "the state that they are to change.",

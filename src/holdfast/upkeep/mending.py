@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.backends.port import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Space
+from holdfast.backends.spaces import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
 from holdfast.engine.cache import Cache
 from holdfast.engine.checking import Check
 from holdfast.engine.core import Engine
@@ -507,14 +507,16 @@ class _Mending:
         for finding in check.found.findings:
             if finding.code is Code.DAMAGED_WRITE:
                 await self._from_source(WRITES, finding)
+            elif finding.code is Code.DAMAGED_EVENT:
+                await self._from_source(EVENTS, finding)
             elif finding.code is Code.DANGLING_REF:
                 await self._from_source(REFS, finding)
             elif finding.code in (Code.DAMAGED_NODE, Code.DAMAGED_OBJECT) and not finding.affected_count:
                 await self._drop(NODES if finding.code is Code.DAMAGED_NODE else OBJECTS, finding)
         if self._whole:
             for source in self._chains.agreeing[0]:
-                for row in await source.writes(self._line):
-                    self._changes.append(Ensure(WRITES, row))
+                for space in (WRITES, EVENTS, LINKS):
+                    self._changes += (Ensure(space, row) for row in await source.sound(space, self._line))
                 for row in await source.refs(self._line):
                     if is_about_step(row):
                         self._changes.append(Ensure(REFS, row))

@@ -16,8 +16,10 @@ from typing import NamedTuple, TypeAlias
 from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import (
     BRANCHES,
+    EVENTS,
     FOLDS,
     LINES,
+    LINKS,
     NODES,
     OBJECTS,
     READABLE,
@@ -45,7 +47,7 @@ Tell: TypeAlias = Callable[[int, int | None, str], None]
 SEEN = "orphan"
 """The kind of the reference that notes rows of no thread, and when they were first seen."""
 
-_OF_LINES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, *READABLE)
+_OF_LINES = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, WORDS, EVENTS, LINKS, *READABLE)
 """Where a thread has rows besides its own. What is in quarantine is evidence, and stays."""
 
 _ATTEMPTS = 10

@@ -22,13 +22,25 @@ import msgspec
 
 from holdfast.backends.folders import flush_folder
 from holdfast.backends.port import Call, Row
-from holdfast.backends.spaces import BRANCHES, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Space
+from holdfast.backends.spaces import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINKS,
+    NODES,
+    OBJECTS,
+    REFS,
+    STEPS,
+    WRITES,
+    Scalar,
+    Space,
+)
 from holdfast.engine.records import Line
 from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
 
 VERSION = 1
 
-EXPORTED = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS)
+EXPORTED = (BRANCHES, STEPS, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
 """The spaces whose rows are in the file; that of the line itself is in the line that begins a thread."""
 
 Place: TypeAlias = "str | os.PathLike[str] | IO[bytes]"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from holdfast.backends.port import Backend, Get, Row, Scan
 from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
+from holdfast.backends.spaces import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Space
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
@@ -149,9 +149,9 @@ class Source:
         """Names, tags and all else of that kind."""
         return await _or_nothing(self._all(REFS, line), [])
 
-    async def writes(self, line: Line) -> list[Row]:
-        """Pending writes that are sound."""
-        return [row for row in await _or_nothing(self._all(WRITES, line), []) if is_sound(WRITES, row)]
+    async def sound(self, space: Space, line: Line) -> list[Row]:
+        """Rows of a line that are sound: pending writes, events, links."""
+        return [row for row in await _or_nothing(self._all(space, line), []) if is_sound(space, row)]
 
     async def _all(self, space: Space, line: Line) -> list[Row]:
         return [row async for row in rows(self._backend, space, tuple(line))]

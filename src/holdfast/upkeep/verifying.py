@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.backends.port import Scan
 from holdfast.backends.scanning import UNREADABLE, Hole, sturdy_rows
-from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.spaces import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.checking import Check
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding, Level, Weight
@@ -25,7 +25,7 @@ from holdfast.upkeep.remade import compare_made
 MOST_FINDINGS = 10_000
 """How many findings a report lists; beyond that they are counted."""
 
-_OF_LINES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS)
+_OF_LINES = (STEPS, BRANCHES, FOLDS, NODES, OBJECTS, WRITES, REFS, EVENTS, LINKS)
 """Spaces in which there is nothing but what belongs to lines."""
 
 

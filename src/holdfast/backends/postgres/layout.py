@@ -5,11 +5,13 @@ from __future__ import annotations
 from holdfast.backends.postgres.apply import apply_function
 from holdfast.backends.spaces import (
     BRANCHES,
+    EVENTS,
     FOLDS,
     JOBS,
     JOURNAL,
     LATER,
     LINES,
+    LINKS,
     NODES,
     OBJECTS,
     QUARANTINE,
@@ -44,6 +46,8 @@ _COMMENTS: dict[Space, str] = {
     WORDS: "The words that steps brought, for searching",
     QUARANTINE: "Rows that were found damaged, as they were found",
     JOBS: "Scheduled work",
+    EVENTS: "What was done or tried, by whom and why, by the step that it was done with",
+    LINKS: "What belongs together, to be found from either end: artifacts and changes",
 }
 
 # Not IF NOT EXISTS, which needs the right to make schemas even where there is nothing to make.
@@ -60,7 +64,7 @@ CREATE OR REPLACE VIEW {schema}.threads WITH (security_invoker = true) AS
     (SELECT count(*) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
     (SELECT count(*) + 1 FROM {schema}.branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
     (SELECT to_timestamp(max(s.time) / 1e9) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
-  FROM {schema}.lines l;
+  FROM {schema}.lines l WHERE l.line NOT LIKE '␞%';
 CREATE OR REPLACE VIEW {schema}.log WITH (security_invoker = true) AS
   SELECT tenant, line AS thread, branch, seq, id, to_timestamp(time / 1e9) AS time, kind, metadata,
     octet_length(body) AS bytes

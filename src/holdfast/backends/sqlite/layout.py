@@ -57,6 +57,18 @@ CREATE VIEW log AS
   FROM steps WHERE id <> '';
 """
 
+_THREADS = """
+CREATE VIEW threads AS
+  SELECT l.tenant, l.line AS thread,
+    strftime('%Y-%m-%dT%H:%M:%fZ', l.created / 1e9, 'unixepoch') AS created,
+    (SELECT count(*) FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
+    (SELECT count(*) + 1 FROM branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
+    (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(s.time) / 1e9, 'unixepoch')
+       FROM steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
+  FROM lines l WHERE l.line NOT LIKE '␞%'
+"""
+"""As it is since lines hold state, too."""
+
 
 def schema() -> list[str]:
     """The statements that make an empty file one of ours, but for its version."""
@@ -66,7 +78,7 @@ def schema() -> list[str]:
 
 def later() -> list[str]:
     """The statements that give a file what the first ones were made without, and change nothing where it has that."""
-    return [_table(space, "IF NOT EXISTS ") for space in LATER]
+    return [*(_table(space, "IF NOT EXISTS ") for space in LATER), "DROP VIEW IF EXISTS threads", _THREADS]
 
 
 def _table(space: Space, unless: str = "") -> str:
