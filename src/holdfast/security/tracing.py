@@ -35,6 +35,11 @@ def current() -> Trace:
     return _current.get()
 
 
+def enter(trace: Trace) -> None:
+    """Have what is done from now on in this context belong to something else: for contexts that were just copied."""
+    _current.set(trace)
+
+
 def traced() -> Trace:
     """The same; with a correlation id of its own, where there is none."""
     trace = _current.get()

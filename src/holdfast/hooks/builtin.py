@@ -1,0 +1,219 @@
+"""Hooks that come along: validation, audit, caches, metrics. They are quick, and run where the change is made."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, MutableMapping
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Config, Invalid, Veto
+from holdfast.hooks.calls import Call
+from holdfast.hooks.registry import AFTER, BEFORE
+from holdfast.model.missing import MISSING
+
+Check = Callable[[Any], str | None]
+"""Says what is wrong with a value, without quoting it; None if nothing is."""
+
+
+class Validate:
+    """Refuses values that are not as they should be.
+
+    `schema` is a JSON Schema (a dict, or True or False), a pydantic model, or a type such as `list[int]`, a TypedDict
+    or a dataclass. `max_bytes` bounds the size of a value as it is stored. What is deleted is not looked at. If the
+    check itself fails, the change is refused.
+    """
+
+    phase = BEFORE
+    inline = True
+    wants_value = True
+    fail_closed = True
+
+    def __init__(self, schema: Any = MISSING, *, max_bytes: int | None = None) -> None:
+        if schema is MISSING and max_bytes is None:
+            raise Invalid("a validation has a schema, or a number of bytes, to check against")
+        if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
+            raise Invalid(f"max_bytes is a number of bytes, not {max_bytes!r}")
+        self._check = None if schema is MISSING else _check_of(schema)
+        self._max_bytes = max_bytes
+
+    def __call__(self, call: Call) -> None:
+        """Raises `Veto` if the value is not as it should be."""
+        if call.value_size is None:
+            return
+        if self._max_bytes is not None and call.value_size > self._max_bytes:
+            raise Veto(f"the value takes {call.value_size} bytes, and at most {self._max_bytes} are allowed")
+        if self._check is not None:
+            wrong = self._check(call.value)
+            if wrong is not None:
+                raise Veto(f"the value does not fit its schema: {wrong}")
+
+
+def _check_of(schema: Any) -> Check:
+    if isinstance(schema, dict | bool):
+        return _json_schema(schema)
+    if hasattr(schema, "model_validate") and hasattr(schema, "__pydantic_validator__"):
+        return _model(schema)
+    return _typed(schema)
+
+
+def _json_schema(schema: dict[str, Any] | bool) -> Check:
+    try:
+        import jsonschema_rs
+    except ImportError as missing:
+        raise Config(
+            "validation by JSON Schema needs jsonschema-rs, which is not installed",
+            hint="pip install 'holdfast[schemas]'",
+            code="not-installed",
+        ) from missing
+    try:
+        validator = jsonschema_rs.validator_for(schema)
+    except ValueError as error:
+        raise Invalid("this is no JSON Schema", where=str(error).splitlines()[0][:200]) from error
+
+    def check(value: Any) -> str | None:
+        try:
+            if validator.is_valid(value):
+                return None
+        except ValueError:
+            return "it holds what JSON does not know"
+        error = next(validator.iter_errors(value))
+        return _told(error.instance_path, f"it breaks the rule {'/'.join(map(str, error.schema_path))}")
+
+    return check
+
+
+def _model(model: Any) -> Check:
+    from pydantic import ValidationError
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, model):
+            return None
+        try:
+            model.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            return _told(first["loc"], f"it is refused as {first['type']}")
+        return None
+
+    return check
+
+
+def _typed(kind: Any) -> Check:
+    convert = msgspec.convert
+    plain = kind if isinstance(kind, type) else None
+    try:
+        convert(None, kind)
+    except msgspec.ValidationError:
+        pass  # so it is a type that can be checked
+    except (TypeError, NameError) as error:
+        raise Invalid(
+            f"there is no check against {kind!r}", hint="Give a JSON Schema, a pydantic model, or a type"
+        ) from error
+
+    def check(value: Any) -> str | None:
+        if plain is not None and type(value) is plain:
+            return None
+        try:
+            convert(value, kind)
+        except msgspec.ValidationError as error:
+            return str(error)
+        return None
+
+    return check
+
+
+def _told(path: Any, what: str) -> str:
+    where = "".join(f"[{part!r}]" for part in path)
+    return f"at {where}, {what}" if where else what
+
+
+class Audit:
+    """Adds fields to the audit row of every change: always the same, or what a function makes of the `Call`."""
+
+    phase = BEFORE
+    inline = True
+    wants_value = False
+
+    def __init__(self, fields: Mapping[str, Any] | Callable[[Call], Mapping[str, Any]]) -> None:
+        self._make = fields if callable(fields) else None
+        self._fields = {} if callable(fields) else dict(fields)
+
+    def __call__(self, call: Call) -> None:
+        """Note the fields."""
+        call.note(**(self._fields if self._make is None else self._make(call)))
+
+
+class InvalidateCache:
+    """Takes what was changed out of a cache: a mapping with keys `(scope, key)`, or a function given both.
+
+    It does so before the change is acknowledged to whoever made it; those in other processes watch the scope instead.
+    """
+
+    phase = AFTER
+    inline = True
+    wants_value = False
+
+    def __init__(self, cache: MutableMapping[tuple[str, str], Any] | Callable[[str, str], object]) -> None:
+        self._drop = cache if callable(cache) else None
+        self._cache = {} if callable(cache) else cache
+
+    def __call__(self, call: Call) -> None:
+        """Take it out."""
+        if self._drop is None:
+            self._cache.pop((call.scope, call.key), None)
+        else:
+            self._drop(call.scope, call.key)
+
+
+BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper bounds, in seconds, of the classes in which `Metrics` counts how long changes took."""
+
+
+class Metrics:
+    """Counts changes, and how long they took, by point. `snapshot` gives the figures."""
+
+    phase = AFTER
+    inline = True
+    wants_value = False
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._points: dict[str, _Figures] = {}
+
+    def __call__(self, call: Call) -> None:
+        """Count a change."""
+        seconds = (time.perf_counter_ns() - call.started) / 1e9
+        with self._lock:
+            figures = self._points.get(call.point)
+            if figures is None:
+                figures = self._points[call.point] = _Figures()
+            figures.count += 1
+            figures.total += seconds
+            figures.worst = max(figures.worst, seconds)
+            figures.classes[bisect_left(BOUNDS, seconds)] += 1
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """By point: `count`, `seconds` in all, `worst`, and `buckets`, how many took at most so many seconds."""
+        with self._lock:
+            return {point: figures.shown() for point, figures in self._points.items()}
+
+
+class _Figures:
+    __slots__ = ("classes", "count", "total", "worst")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = self.worst = 0.0
+        self.classes = [0] * (len(BOUNDS) + 1)
+
+    def shown(self) -> dict[str, Any]:
+        """As callers see it; the buckets add up, as in Prometheus."""
+        buckets, so_far = {}, 0
+        for bound, count in zip((*BOUNDS, float("inf")), self.classes, strict=True):
+            so_far += count
+            buckets[bound] = so_far
+        return {"count": self.count, "seconds": self.total, "worst": self.worst, "buckets": buckets}

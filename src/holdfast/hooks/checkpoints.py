@@ -1,0 +1,156 @@
+"""Hooks of checkpoints: called for everything that is saved to a thread, in whichever way that is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from holdfast.backends.port import Change
+from holdfast.engine.append import Edit, Saving
+from holdfast.engine.heads import Head
+from holdfast.engine.records import Line, Point
+from holdfast.engine.states import Held
+from holdfast.errors import Invalid
+from holdfast.hooks.calls import Subject
+from holdfast.hooks.hook import Hook
+from holdfast.hooks.registry import AFTER, BEFORE, Ran, Registry
+from holdfast.model.diff import diff_maps
+from holdfast.model.missing import MISSING
+from holdfast.model.operations import EditMap, apply_map
+from holdfast.model.packed import PackedMap, pack_state, unpack_state
+from holdfast.model.scopes import MARK
+from holdfast.security import tracing
+from holdfast.security.events import rows
+
+POINT = "checkpoint.save"
+
+Save = Callable[..., Awaitable[list[Head]]]
+
+
+class Around:
+    """Stands around the saving of steps."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def save(self, save: Save, savings: Sequence[Saving]) -> list[Head]:
+        """Save steps, and call the hooks of those that are checkpoints."""
+        hooked = [None if saving.line.name.startswith(MARK) else self._hooked(saving) for saving in savings]
+        if not any(hooked):
+            return await save(*savings)
+        given = [saving if each is None else await each.begin() for saving, each in zip(savings, hooked, strict=True)]
+        heads = await save(*given)
+        for each, head in zip(hooked, heads, strict=True):
+            if each is not None:
+                each.end(head)
+        return heads
+
+    def _hooked(self, saving: Saving) -> _Hooked | None:
+        registry, thread = self._registry, saving.line.name
+        before = registry.matching(BEFORE, POINT, thread, "")
+        after = registry.matching(AFTER, POINT, thread, "")
+        return _Hooked(registry, saving, before, after) if before or after else None
+
+
+class _Hooked:
+    """A checkpoint that hooks are called for."""
+
+    def __init__(self, registry: Registry, saving: Saving, before: list[Hook], after: list[Hook]) -> None:
+        self._registry = registry
+        self._saving = saving
+        self._before = before
+        self._after = after
+        self._wants_value = any(hook.wants_value for hook in (*before, *after))
+        codec = registry.engine.ground.codec
+        metadata = codec.unpack(saving.metadata) if len(saving.metadata) > 1 else {}
+        self._subject = Subject(
+            POINT,
+            saving.line.name,
+            "",
+            load=partial(unpack_state, codec),
+            dump=self._dump,
+            trace=tracing.traced(),
+            metadata={**metadata, "kind": saving.kind},
+            started=time.perf_counter_ns(),
+        )
+        self._began = registry.engine.ground.clock()
+        self._ran: Ran | None = None
+        self._given: PackedMap | None = None
+
+    def _dump(self, value: Any) -> PackedMap:
+        if not isinstance(value, Mapping):
+            raise Invalid(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
+        return pack_state(self._registry.engine.ground.codec, value)
+
+    async def begin(self) -> Saving:
+        """What is to be saved instead."""
+        saving, state = self._saving, self._saving.state
+        if callable(state):
+            state = self._edit(state) if self._wants_value or self._before else state
+        else:
+            state = await self._call(state)
+        return replace(saving, state=state, riders=self._riders)
+
+    async def _call(self, state: PackedMap | None) -> Any:
+        """Call the hooks, unless they were called for the same state already. Returns what they made of it."""
+        subject = self._subject
+        if self._ran is None or state != self._given:
+            self._given = state
+            subject.stored = MISSING if state is None else state
+            self._ran = await self._registry.before(self._before, subject)
+        return subject.stored
+
+    def _edit(self, edit: Edit) -> Edit:
+        """An edit, whose outcome the hooks are told."""
+
+        async def hooked(parent: Point | None, held: Held | None) -> EditMap:
+            found = await edit(parent, held)
+            if not self._wants_value:
+                await self._call(None)
+                return found
+            line, states = self._saving.line, self._registry.engine.states
+            old: PackedMap = {}
+            if held is not None:
+                old = await states.resolved(line, await states.whole(line, held))
+            new = await self._call(apply_map(found, old))
+            return diff_maps(old, new) if self._changed else found
+
+        return hooked
+
+    @property
+    def _changed(self) -> bool:
+        return self._ran is not None and self._ran.changed
+
+    def _riders(self, id: str) -> list[Change]:
+        saving, clock = self._saving, self._registry.engine.ground.clock
+        own = [] if saving.riders is None else list(saving.riders(id))
+        if self._ran is None or not self._ran.events:
+            return own
+        now = clock()
+        return [*own, *rows(saving.line, id, now, self._subject.trace, self._ran.events, first=now)]
+
+    def end(self, head: Head) -> None:
+        """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""
+        subject = self._subject
+        if self._saving.if_changed and head.point.time < self._began:
+            return
+        subject.version, subject.id = head.point.depth + 1, head.point.id
+        if self._after:
+            self._registry.after(self._after, subject)
+
+
+async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
+    """Delete a thread, and call the hooks of that. Raises `Veto`."""
+    point, trace = "checkpoint.delete", tracing.traced()
+    subject = Subject(point, line.name, "", trace=trace, started=time.perf_counter_ns())
+    before = registry.matching(BEFORE, point, line.name, "")
+    if before:
+        registry.tell(await registry.before(before, subject))
+    deleted = await delete()
+    after = registry.matching(AFTER, point, line.name, "")
+    if after and deleted:
+        registry.after(after, subject)
+    return deleted

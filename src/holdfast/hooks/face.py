@@ -1,0 +1,236 @@
+"""Hooks as programs meet them: `store.hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+
+from holdfast.backends.port import Call as Blocking
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Invalid
+from holdfast.hooks import reading
+from holdfast.hooks.breaker import FAILURES, REST, Breaker
+from holdfast.hooks.calls import Call, HookInfo
+from holdfast.hooks.checkpoints import Around
+from holdfast.hooks.hook import Hook
+from holdfast.hooks.points import check_points
+from holdfast.hooks.registry import AFTER, BEFORE, Registry
+from holdfast.hooks.running import is_async
+from holdfast.model.scopes import Scope, check_key
+from holdfast.security.patterns import matcher
+
+F = TypeVar("F", bound=Callable[[Call], Any])
+
+BEFORE_BUDGET, AFTER_BUDGET = 1.0, 30.0
+"""How many seconds a hook may take, unless it is registered with another budget."""
+
+
+class BuiltIn(Protocol):
+    """A hook that knows when it is called: an instance of a class such as `Validate`."""
+
+    phase: str
+    inline: bool
+    wants_value: bool
+
+    def __call__(self, call: Call, /) -> Any:
+        """What it does."""
+        ...
+
+
+class Options(TypedDict, total=False):
+    """How a hook is registered. See `Hooks.before`."""
+
+    scope: Scope | str | None
+    key: str | None
+    order: int
+    budget: float | None
+    name: str | None
+    record: bool
+    inline: bool
+    max_failures: int
+    rest: float
+
+
+class HookOperations:
+    """The hooks of a store. `Hooks` and `AsyncHooks` have these as methods."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self._engine = engine
+        self._tenant = tenant
+
+    # Registering ------------------------------------------------------------------------------------------------
+
+    def before(self, *points: str, fail_closed: bool = False, **options: Unpack[Options]) -> Callable[[F], F]:
+        """Have a function called before changes: `@store.hooks.before("state.set", scope="agent:*", key="plan/**")`.
+
+        `points` are names such as `state.set`, or `state.*`. `scope` and `key` are patterns. Hooks are called by their
+        `order`, and by when they were registered. The function is given a `Call`. It may return another value (one of
+        None as `Changed(None)`), or raise `Veto` to refuse the change. One that raises something else, or takes longer
+        than its `budget` in seconds, does not block: the change goes on with the value as it was; unless it is
+        `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest` seconds.
+
+        A function runs in a thread of its own, an async one on the event loop; with `inline`, it runs where the change
+        is made, which is for functions that are quick for sure. With `record` the values it is given and makes are
+        stored with its executions, else digests.
+        """
+        return self._registers(BEFORE, points, fail_closed, options)
+
+    def after(self, *points: str, **options: Unpack[Options]) -> Callable[[F], F]:
+        """Have a function called after changes, soon: nobody waits for it, and it can do the change no harm.
+
+        In each scope, it is called in the order of the changes. The rest is as in `before`.
+        """
+        return self._registers(AFTER, points, False, options)
+
+    def add(self, hook: BuiltIn, *points: str, fail_closed: bool | None = None, **options: Unpack[Options]) -> None:
+        """Register a built-in hook: `store.hooks.add(Validate(max_bytes=10_000), "state.*", scope="agent:*")`."""
+        phase = getattr(hook, "phase", None)
+        if phase not in (BEFORE, AFTER):
+            raise Invalid(f"{hook!r} is no built-in hook", hint="Register functions with before() or after()")
+        options.setdefault("inline", hook.inline)
+        closed = bool(getattr(hook, "fail_closed", False)) if fail_closed is None else fail_closed
+        self._registers(phase, points, closed, options)(hook)
+
+    def remove(self, hook: str | Callable[..., Any]) -> None:
+        """Take a hook away: by its name, or the function itself. Raises `NotFound`."""
+        self._registry().remove(hook)
+
+    def list(self) -> list[HookInfo]:
+        """All hooks, in the order in which they are called, and how they are doing."""
+        return [] if self._engine.hooks is None else self._registry().infos()
+
+    # What they did ----------------------------------------------------------------------------------------------
+
+    @operation
+    async def drain(self, timeout: float = 30.0) -> bool:
+        """Wait until all after-hooks have run and are recorded. False if they have not after so many seconds."""
+        if self._engine.hooks is None:
+            return True
+        registry = self._registry()
+        done: bool = await Blocking(partial(registry.drain, timeout))
+        return done
+
+    @operation
+    async def history(
+        self,
+        hook: str | None = None,
+        *,
+        scope: Scope | str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> reading.Executions:
+        """Executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
+
+        Those of after-hooks are recorded once a second; `drain` waits for it.
+        """
+        where = None if scope is None else str(scope)
+        return await reading.executions(self._engine, self._tenant, hook, where, key, since, limit)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _registry(self) -> Registry:
+        engine = self._engine
+        if engine.hooks is None:
+            engine.hooks = registry = Registry(engine, self._tenant)
+            engine.rebaser.around = Around(registry).save
+            return registry
+        assert isinstance(engine.hooks, Registry)  # noqa: S101 - nobody else sets it
+        return engine.hooks
+
+    def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: Options) -> Callable[[F], F]:
+        if points and callable(points[0]):
+            raise Invalid("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
+        meant = check_points(points)
+        checked = _checked(phase, options)
+
+        def register(function: F) -> F:
+            if not callable(function):
+                raise Invalid(f"a hook is a function, not {type(function).__name__}")
+            asynchronous = is_async(function)
+            inline = checked.inline
+            if inline and asynchronous:
+                raise Invalid("an async hook does not run inline", hint="Leave inline out, or use a plain function")
+            name = options.get("name") or _name_of(function)
+            self._registry().add(
+                Hook(
+                    check_key(name, "name of the hook"),
+                    phase,
+                    function,
+                    meant,
+                    checked.scope,
+                    checked.key,
+                    checked.order,
+                    checked.budget,
+                    closed,
+                    checked.record,
+                    inline,
+                    asynchronous,
+                    bool(getattr(function, "wants_value", True)) or checked.record,
+                    Breaker(self._engine.ground.clock, checked.max_failures, checked.rest),
+                )
+            )
+            return function
+
+        return register
+
+
+class _Checked(NamedTuple):
+    scope: str
+    key: str
+    order: int
+    budget: float
+    record: bool
+    inline: bool
+    max_failures: int
+    rest: int
+
+
+def _checked(phase: str, options: Options) -> _Checked:
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise Invalid(f"a hook has no option {min(unknown)!r}", hint=f"There are {', '.join(Options.__annotations__)}")
+    scope, key = options.get("scope"), options.get("key")
+    scopes, keys = ("" if each is None else str(each) for each in (scope, key))
+    for pattern in filter(None, (scopes, keys)):
+        matcher(pattern)
+    budget = options.get("budget")
+    if budget is None:
+        budget = BEFORE_BUDGET if phase == BEFORE else AFTER_BUDGET
+    if type(budget) not in (int, float) or not 0 < budget < 86_400:
+        raise Invalid(f"the budget of a hook is a number of seconds over 0, not {budget!r}")
+    order = options.get("order", 0)
+    if type(order) is not int:
+        raise Invalid(f"the order of a hook is a number, not {order!r}")
+    failures = options.get("max_failures", FAILURES)
+    if type(failures) is not int or failures < 1:
+        raise Invalid(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
+    rest = options.get("rest", REST / 1e9)
+    if type(rest) not in (int, float) or not 0 < rest < 86_400:
+        raise Invalid(f"a hook rests for a number of seconds over 0, not {rest!r}")
+    return _Checked(
+        scopes,
+        keys,
+        order,
+        float(budget),
+        bool(options.get("record", False)),
+        bool(options.get("inline", False)),
+        failures,
+        int(rest * 1e9),
+    )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return str(name).rpartition("<locals>.")[2] or "hook"
+
+
+class Hooks(Sync, HookOperations):
+    """The hooks of a `Store`."""
+
+
+class AsyncHooks(Async, HookOperations):
+    """The hooks of an `AsyncStore`: `drain` and `history` are awaited."""

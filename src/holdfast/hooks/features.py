@@ -1,0 +1,87 @@
+"""Hooks for features whose changes are not those of keys or checkpoints: sessions, artifacts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.engine.core import Engine
+from holdfast.hooks.calls import Subject
+from holdfast.hooks.registry import AFTER, BEFORE, Ran, Registry
+from holdfast.model.missing import MISSING
+from holdfast.security.events import Event
+from holdfast.security.tracing import Trace
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Calling:
+    """What before-hooks made of a change that a feature is about to make."""
+
+    def __init__(self, value: Any, registry: Registry | None = None, ran: Ran | None = None) -> None:
+        self.value = value
+        """The value, as they left it."""
+        self._registry = registry
+        self._ran = ran
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Rows for the step of the change that tell of the executions. Their target is the key."""
+        return () if self._ran is None else self._ran.events
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What they noted for the audit row of the change."""
+        return _NOTHING if self._ran is None else self._ran.notes
+
+    def done(self, version: int = 0, id: str = "") -> None:
+        """The change is committed, by the step of this id: have those called that follow it."""
+        if self._registry is None or self._ran is None:
+            return
+        subject = self._ran.subject
+        subject.version, subject.id = version, id
+        hooks = self._registry.matching(AFTER, subject.point, subject.scope, subject.key)
+        if hooks:
+            self._registry.after(hooks, subject)
+
+
+async def calling(
+    engine: Engine,
+    point: str,
+    *,
+    scope: str,
+    key: str = "",
+    value: Any = MISSING,
+    actor: str = "",
+    trace: Trace | None = None,
+    metadata: Mapping[str, Any] = _NOTHING,
+    before: int | None = None,
+) -> Calling:
+    """Call the hooks of a point before a change. Raises `Veto`, after that was noted.
+
+    Where there are no hooks it costs one look, and nothing is packed.
+    """
+    registry: Registry | None = engine.hooks
+    if registry is None:
+        return Calling(value)
+    hooks = registry.matching(BEFORE, point, scope, key)
+    if not hooks and not registry.matching(AFTER, point, scope, key):
+        return Calling(value)
+    codec = engine.ground.codec
+    stored = value if value is MISSING else codec.pack(value)
+    subject = Subject(
+        point,
+        scope,
+        key,
+        stored,
+        codec.unpack,
+        codec.pack,
+        before=before,
+        actor=actor,
+        trace=trace or Trace(),
+        metadata=metadata,
+        started=time.perf_counter_ns(),
+    )
+    ran = await registry.before(hooks, subject)
+    return Calling(codec.unpack(subject.stored) if ran.changed else value, registry, ran)

@@ -1,0 +1,84 @@
+"""A hook: a function that is registered, and how it is doing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.hooks.breaker import Breaker
+from holdfast.hooks.calls import Call, HookInfo, Result, to_datetime
+
+log = logging.getLogger("holdfast.hooks")
+
+
+@dataclass(eq=False, slots=True)
+class Hook:
+    """A function that is registered, and how it is doing."""
+
+    name: str
+    phase: str
+    function: Callable[[Call], Any]
+    points: frozenset[str]
+    scope: str
+    key: str
+    order: int
+    budget: float
+    fail_closed: bool
+    record: bool
+    inline: bool
+    is_async: bool
+    wants_value: bool
+    breaker: Breaker
+    calls: int = 0
+    failures: int = 0
+    vetoes: int = 0
+    skipped: int = 0
+    dropped: int = 0
+    total: int = 0
+    worst: int = 0
+    last_error: str = ""
+
+    def info(self) -> HookInfo:
+        """What there is to say of it."""
+        until = self.breaker.until
+        return HookInfo(
+            self.name,
+            self.phase,
+            tuple(sorted(self.points)),
+            self.scope,
+            self.key,
+            self.order,
+            self.budget,
+            self.fail_closed,
+            self.calls,
+            self.failures,
+            self.vetoes,
+            self.skipped,
+            self.dropped,
+            self.total / self.calls / 1e9 if self.calls else 0.0,
+            self.worst / 1e9,
+            self.breaker.state,
+            to_datetime(until) if until else None,
+            self.last_error,
+        )
+
+    def ended(self, result: Result) -> None:
+        """Count an execution, and switch the hook off or on. Counts are no promise: two threads may count as one."""
+        if result.outcome == "skipped":
+            self.skipped += 1
+            return
+        self.calls += 1
+        self.total += result.duration
+        self.worst = max(self.worst, result.duration)
+        if result.outcome in ("error", "late"):
+            self.failures += 1
+            self.last_error = f"{type(result.error).__name__}: {result.error}"
+            log.warning("the hook %s failed: %s", self.name, type(result.error).__name__, exc_info=result.error)
+            if self.breaker.failed():
+                log.error("the hook %s failed again and again: it is off for now", self.name)
+            return
+        self.vetoes += result.outcome == "veto"
+        if self.breaker.succeeded():
+            log.warning("the hook %s is back", self.name)

@@ -1,0 +1,50 @@
+"""Where hooks can be called: the names of all points, in one place."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from holdfast.errors import Invalid
+
+POINTS = {
+    "state.set": "a key gets a value",
+    "state.patch": "parts of a key's value change; the hook is given the whole new value",
+    "state.delete": "a key is taken away",
+    "state.expire": "a key gets another time to expire, and keeps its value",
+    "state.rollback": "a key gets the value that it had once",
+    "checkpoint.save": "a checkpoint is saved, in whichever way; the hook is given the whole state",
+    "checkpoint.delete": "a thread is deleted",
+    "session.start": "a session is started; the hook is given its metadata",
+    "session.resume": "a session is resumed",
+    "session.end": "a session is ended",
+    "session.expire": "a session that has expired is collected",
+    "session.restore": "a session that was ended is restored",
+    "artifact.register": "an artifact is registered; the hook is given what is known of it",
+}
+"""All points, and when their hooks are called. A feature that has a point of its own adds it here."""
+
+
+def check_points(patterns: tuple[str, ...]) -> frozenset[str]:
+    """The points that names stand for: a point, all of a kind (`state.*`), or all (`*`). `Invalid` if there is none."""
+    if not patterns:
+        raise Invalid("a hook is registered for a point", hint=f"Such as {next(iter(POINTS))!r}, or 'state.*'")
+    return frozenset(point for pattern in patterns for point in _points(pattern))
+
+
+def _points(pattern: object) -> list[str]:
+    if not isinstance(pattern, str):
+        raise Invalid(f"a point is named by text, not {type(pattern).__name__}", where=repr(pattern)[:80])
+    if pattern == "*":
+        return list(POINTS)
+    if pattern.endswith(".*"):
+        found = [point for point in POINTS if point.startswith(pattern[:-1])]
+    else:
+        found = [pattern] if pattern in POINTS else []
+    if not found:
+        names = [*POINTS, *{f"{point.split('.')[0]}.*" for point in POINTS}]
+        close = get_close_matches(pattern, names, 1)
+        raise Invalid(
+            f"there is no point {pattern[:80]!r}",
+            hint=f"Did you mean {close[0]!r}?" if close else f"The points are {', '.join(POINTS)}",
+        )
+    return found

@@ -1,0 +1,99 @@
+"""Executions of hooks as rows: those of before-hooks ride with the change, others have steps of a line of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.backends.port import Change
+from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Line, Point, readable
+from holdfast.engine.states import Held
+from holdfast.errors import Veto
+from holdfast.hooks.calls import Subject
+from holdfast.model.missing import MISSING
+from holdfast.model.operations import EditMap
+from holdfast.model.packed import flatten
+from holdfast.model.scopes import MARK
+from holdfast.security.events import BETWEEN, DIGEST, Event, digest, rows
+from holdfast.security.tracing import Trace
+
+LINE = f"{MARK}hooks"
+"""The line whose steps tell of hooks that ran after a change, or refused one."""
+
+_SALT = 8
+_REASON = 500
+"""How many characters of a veto's reason are stored."""
+
+
+def flat(stored: Any) -> bytes:
+    """What is stored, as bytes."""
+    return flatten(stored)
+
+
+def detail(
+    engine: Engine, record: bool, subject: Subject, phase: str, given: Any, changed: bool, error: BaseException | None
+) -> bytes:
+    """The packed details of an execution: where it was, and what of the value may be told.
+
+    A value stands there as it is only if the hook is registered so. Else it is a digest with a salt of its own: equal
+    values are not seen to be equal. Of an error only the kind is told: its text may quote the value.
+    """
+    about: dict[str, Any] = {"point": subject.point, "phase": phase}
+    if subject.before is not None:
+        about["before"] = subject.before
+    if given is not MISSING:
+        about["value"] = subject.load(given) if record else _digest(given)
+    if changed:
+        about["result"] = subject.load(subject.stored) if record else _digest(subject.stored)
+    if record and subject.metadata:
+        about["metadata"] = dict(subject.metadata)
+    if error is not None:
+        about["error"] = type(error).__name__
+        if isinstance(error, Veto):
+            about["reason"] = error.what[:_REASON]
+    return engine.ground.codec.pack(about)
+
+
+def _digest(stored: Any) -> str:
+    salt = os.urandom(_SALT)
+    return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
+
+
+async def refused(engine: Engine, tenant: str, subject: Subject, events: Sequence[Event]) -> None:
+    """Store that a change was refused by a hook, and what its hooks did."""
+    target = f"{subject.scope}{BETWEEN}{subject.key}"
+    told = [Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)]
+    await _append(engine, tenant, "veto", [*told, *(event._replace(target=target) for event in events)], subject.trace)
+
+
+def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
+    """Store that after-hooks ran. For threads that may wait."""
+    run(_append(engine, tenant, "hooks", events, Trace()))
+
+
+async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event], trace: Trace) -> None:
+    line, time = Line(tenant, LINE), engine.ground.clock()
+
+    async def nothing(parent: Point | None, held: Held | None) -> EditMap:  # noqa: ARG001 - as edits are
+        return EditMap()
+
+    def riders(id: str) -> list[Change]:
+        return rows(line, id, time, trace, events)
+
+    codec = engine.ground.codec
+    about: dict[str, object] = {DIGEST: digest(time, trace, events)}
+    saving = Saving(
+        line,
+        nothing,
+        on_conflict=OnConflict.RETRY,
+        riders=riders,
+        kind=kind,
+        metadata=codec.pack(about),
+        readable=readable(codec, about),
+    )
+    await engine.rebaser.save(saving)

@@ -1,0 +1,98 @@
+"""Hooks of keys: called for every change of them, whichever way it is asked for."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from holdfast.hooks.calls import Subject
+from holdfast.hooks.hook import Hook
+from holdfast.hooks.registry import AFTER, BEFORE, Ran, Registry
+from holdfast.model.missing import MISSING
+from holdfast.model.operations import Operation, apply
+from holdfast.model.packed import Packed, pack_state, unpack
+from holdfast.security.events import Event
+from holdfast.security.tracing import Trace
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored
+
+
+class KeyHooks:
+    """The hooks of the changes of one scope. A change that is attempted again calls none again, if it is the same."""
+
+    def __init__(self, registry: Registry, handle: Handle, scope: str, trace: Trace) -> None:
+        self._registry = registry
+        self._handle = handle
+        self._scope = scope
+        self._trace = trace
+        self._started = time.perf_counter_ns()
+        self._ran: dict[str, tuple[str, Any, Ran]] = {}
+        self._soon: list[tuple[list[Hook], Subject]] = []
+        self.events: list[Event] = []
+        """What is to be told of those that ran."""
+        self.notes: dict[str, dict[str, Any]] = {}
+        """What they noted, by key."""
+
+    def begin(self) -> None:
+        """Another attempt is made."""
+        self._soon, self.events, self.notes = [], [], {}
+
+    async def before(
+        self, key: str, action: str, packed: Packed, patch: Operation | None, live: Stored | None, version: int
+    ) -> Packed | None:
+        """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises `Veto`."""
+        point = f"state.{action}"
+        before = self._registry.matching(BEFORE, point, self._scope, key)
+        after = self._registry.matching(AFTER, point, self._scope, key)
+        if not before and not after:
+            return None
+        stored: Any = MISSING if action == "delete" else packed
+        if patch is not None and any(hook.wants_value for hook in (*before, *after)):
+            stored = apply(patch, None if live is None else live.entry.value)
+        known = self._ran.get(key)
+        if known is not None and known[0] == action and known[1] == stored:
+            ran = known[2]
+        else:
+            ran = Ran(self._subject(point, key, stored))
+            self._settle(ran.subject, live, version)
+            if before:
+                ran = await self._registry.before(before, ran.subject)
+            self._ran[key] = (action, stored, ran)
+        self._settle(ran.subject, live, version)
+        self.events += ran.events
+        if ran.notes:
+            self.notes[key] = ran.notes
+        if after:
+            self._soon.append((after, ran.subject))
+        return ran.subject.stored if ran.changed else None
+
+    def _subject(self, point: str, key: str, stored: Any) -> Subject:
+        codec = self._handle.codec
+
+        def dump(value: Any) -> Packed:
+            (packed,) = pack_state(codec, {key: value}).values()
+            return packed
+
+        return Subject(
+            point,
+            self._scope,
+            key,
+            stored,
+            partial(unpack, codec),
+            dump,
+            actor=self._handle.guard.actor,
+            trace=self._trace,
+            started=self._started,
+        )
+
+    @staticmethod
+    def _settle(subject: Subject, live: Stored | None, version: int) -> None:
+        subject.before = version
+        subject.old = MISSING if live is None else live.entry.value
+
+    def committed(self, version: int, id: str) -> None:
+        """The changes are made: have those called that follow them."""
+        for hooks, subject in self._soon:
+            subject.version, subject.id = 0 if subject.stored is MISSING else version, id
+            self._registry.after(hooks, subject)

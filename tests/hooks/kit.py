@@ -1,0 +1,47 @@
+"""What tests of hooks share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Row, Scan
+from holdfast.backends.spaces import EVENTS
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.store import AsyncStore, Store
+
+SECOND = 10**9
+
+
+class Clock:
+    """A clock that is set by hand, and moves a little with every look."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000 * SECOND
+
+    def __call__(self) -> int:
+        self.now += 1000
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        """Have time go by."""
+        self.now += int(seconds * SECOND)
+
+
+def store(clock: Clock | None = None) -> Store:
+    """A store in memory."""
+    return Store(Engine(Ground(Memory(), clock=clock or Clock())), "")
+
+
+def async_store(clock: Clock | None = None) -> AsyncStore:
+    """The same for asyncio."""
+    return AsyncStore(Engine(Ground(Memory(), clock=clock or Clock())), "")
+
+
+def events(of: Any, line: str = "") -> list[Row]:
+    """All rows of events, or those of one line."""
+    prefix = (of.tenant, line) if line else (of.tenant,)
+    (rows,) = run(of.engine.ground.backend.read([Scan(EVENTS, prefix)]))
+    return list(rows)

@@ -1,0 +1,189 @@
+"""Hooks that come along."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+from holdfast import Config, Invalid, Veto
+from holdfast.engine.records import Line, open_event
+from holdfast.hooks import Audit, Call, InvalidateCache, Metrics, Validate
+from tests.hooks.kit import events, store
+
+
+class Plan(BaseModel):
+    title: str
+    steps: int
+
+
+class Typed(TypedDict):
+    title: str
+    steps: int
+
+
+@dataclass
+class Data:
+    title: str
+    steps: int
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "steps": {"type": "integer"}},
+    "required": ["title", "steps"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, Plan, Typed, Data], ids=["json", "pydantic", "typed-dict", "dataclass"])
+def test_validation_lets_the_right_through_and_nothing_else(schema: Any) -> None:
+    held = store()
+    held.hooks.add(Validate(schema), "state.*")
+    state = held.state()
+    state["k"] = {"title": "a", "steps": 1}
+    for wrong in ({"title": "secret"}, {"title": "secret", "steps": "x"}, 3, None):
+        with pytest.raises(Veto, match="does not fit its schema") as caught:
+            state["k"] = wrong
+        assert "secret" not in str(caught.value)
+    with pytest.raises(Veto):
+        state.patch("k", {"steps": "many"})
+    with pytest.raises(Veto):
+        state.change("k", lambda plan: {**plan, "title": 3})
+    assert state["k"] == {"title": "a", "steps": 1}
+    state.patch("k", {"steps": 2})
+    del state["k"]
+    assert held.hooks.list()[0].failures == 0
+    held.close()
+
+
+def test_value_of_the_very_class_fits() -> None:
+    held = store()
+    held.hooks.add(Validate(Plan), "state.set", key="plan")
+    held.hooks.add(Validate(Data), "state.set", key="data", name="data")
+    held.hooks.add(Validate(list[int]), "state.set", key="list", name="list")
+    held.state()["plan"] = Plan(title="a", steps=1)
+    held.state()["data"] = Data("a", 1)
+    held.state()["list"] = [1, 2]
+    with pytest.raises(Veto, match=r"\$\[1\]"):
+        held.state()["list"] = [1, "2"]
+    held.close()
+
+
+def test_json_schema_refuses_what_json_does_not_know() -> None:
+    held = store()
+    held.hooks.add(Validate({"properties": {"a": {"type": "string"}}}), "state.set")
+    with pytest.raises(Veto, match="JSON does not know"):
+        held.state()["k"] = {"a": b"bytes"}
+    held.close()
+
+
+def test_reason_says_where_it_is() -> None:
+    held = store()
+    held.hooks.add(Validate({"properties": {"a": {"items": {"type": "string"}}}}), "state.set")
+    with pytest.raises(Veto, match=r"at \['a'\]\[1\], it breaks the rule properties/a/items/type"):
+        held.state()["k"] = {"a": ["x", 5]}
+    held.close()
+
+
+def test_size_is_bounded() -> None:
+    held = store()
+    held.hooks.add(Validate(max_bytes=100), "state.*", "checkpoint.save")
+    held.state()["k"] = "x" * 90
+    held.state()["list"] = ["x" * 20] * 4
+    for large in ("x" * 200, ["x" * 30] * 5, {"a": ["x" * 200]}):
+        with pytest.raises(Veto, match="at most 100"):
+            held.state()["k"] = large
+    with pytest.raises(Veto):
+        held.put("thread", {"a": "x" * 200})
+    held.close()
+
+
+def test_wrong_schemas() -> None:
+    with pytest.raises(Invalid, match="no JSON Schema"):
+        Validate({"type": "objec"})
+    with pytest.raises(Invalid, match="no check"):
+        Validate("text")
+    with pytest.raises(Invalid, match="a schema"):
+        Validate()
+    with pytest.raises(Invalid, match="max_bytes"):
+        Validate(max_bytes=-1)
+
+
+def test_json_schema_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    with pytest.raises(Config, match=r"holdfast\[schemas\]") as caught:
+        Validate({})
+    assert caught.value.code == "not-installed"
+
+
+@pytest.mark.parametrize("fields", [{"ticket": "T-1"}, lambda call: {"ticket": f"T-{call.value}"}], ids=["same", "made"])
+def test_audit_adds_fields_to_the_row_of_the_change(fields: Any) -> None:
+    held = store()
+    held.hooks.add(Audit(fields), "state.*")
+    held.state(agent="a")["k"] = 1
+    row, _ = events(held)
+    packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
+    assert held.engine.ground.codec.unpack(packed)["ticket"] == "T-1"
+    held.close()
+
+
+def test_cache_forgets_what_was_changed() -> None:
+    held = store()
+    cache = {("agent:a", "k"): 1, ("agent:a", "other"): 2}
+    told: list[tuple[str, str]] = []
+    held.hooks.add(InvalidateCache(cache), "state.*")
+    held.hooks.add(InvalidateCache(lambda scope, key: told.append((scope, key))), "state.*", name="function")
+    held.state(agent="a")["k"] = 2
+    held.state(agent="a")["unknown"] = 2
+    assert cache == {("agent:a", "other"): 2}
+    assert told == [("agent:a", "k"), ("agent:a", "unknown")]
+    held.close()
+
+
+def test_metrics_count_and_time() -> None:
+    held, metrics = store(), Metrics()
+    held.hooks.add(metrics, "state.*", "checkpoint.save")
+    for n in range(3):
+        held.state()["k"] = n
+    del held.state()["k"]
+    held.put("thread", {"a": 1})
+    found = metrics.snapshot()
+    assert {point: figures["count"] for point, figures in found.items()} == {
+        "state.set": 3,
+        "state.delete": 1,
+        "checkpoint.save": 1,
+    }
+    figures = found["state.set"]
+    assert 0 < figures["worst"] <= figures["seconds"]
+    assert figures["buckets"][float("inf")] == 3
+    assert list(figures["buckets"].values()) == sorted(figures["buckets"].values())
+    held.close()
+
+
+def test_built_in_hooks_take_no_commit_of_their_own() -> None:
+    held = store()
+    held.hooks.add(Validate(SCHEMA), "state.*")
+    held.hooks.add(Audit({"a": 1}), "state.*")
+    held.state()["k"] = {"title": "a", "steps": 1}
+    assert {row.key[2] for row in events(held)} == {held.state().history()[0].id}
+    held.close()
+
+
+def test_refusal_is_not_the_fault_of_the_hook() -> None:
+    held = store()
+
+    class Odd(Validate):
+        def __call__(self, call: Call) -> None:
+            raise RuntimeError("broken")
+
+    held.hooks.add(Odd(SCHEMA), "state.*")
+    with pytest.raises(Veto, match="failed"):
+        held.state()["k"] = 1
+    held.hooks.remove("Odd")
+    held.hooks.add(Odd(SCHEMA), "state.*", fail_closed=False)
+    held.state()["k"] = 1
+    held.close()

@@ -1,0 +1,220 @@
+"""Hooks of checkpoints: whichever way they are saved."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+
+import holdfast
+from holdfast import Veto
+from holdfast.hooks import Call, Metrics
+from holdfast.hooks.features import calling
+from holdfast.langgraph import HoldfastSaver
+from holdfast.security.tracing import Trace
+from tests.hooks.kit import async_store, events, store
+
+
+def test_every_way_to_save_is_seen() -> None:
+    held = store()
+    seen: list[tuple[str, str, Any]] = []
+    held.hooks.before("checkpoint.save", name="look", inline=True)(
+        lambda call: seen.append((call.scope, call.metadata["kind"], dict(call.value)))
+    )
+    first = held.put("t", {"a": 1}, metadata={"by": "me"})
+    held.update("t", {"b": 2})
+    held.restore("t", first.id)
+    held.fork("t", branch="draft", changes={"c": 3})
+    held.merge("t", "draft", into="main")
+    with held.transaction() as together:
+        together.put("t", {"d": 4})
+        together.update("u", {"e": 5})
+        together.state()["k"] = 1
+    assert [each[:2] for each in seen[:3]] == [("t", "save"), ("t", "update"), ("t", "restore")]
+    assert [each[2] for each in seen] == [
+        {"a": 1},
+        {"a": 1, "b": 2},
+        {"a": 1},
+        {"a": 1, "c": 3},
+        {"a": 1, "c": 3},
+        {"d": 4},
+        {"e": 5},
+    ]
+    assert len(held.hooks.history("look")) == 7
+    assert len(held.hooks.history("look", scope="t")) == 6
+    held.close()
+
+
+def test_state_is_changed_or_refused() -> None:
+    held = store()
+
+    @held.hooks.before("checkpoint.save", scope="t*")
+    def sign(call: Call) -> Any:
+        if call.value.get("bad"):
+            raise Veto("bad")
+        return {**call.value, "signed": True}
+
+    held.put("t", {"a": 1})
+    assert held.get("t").state == {"a": 1, "signed": True}
+    held.update("t", {"b": [2]}, remove=["a"])
+    assert held.get("t").state == {"signed": True, "b": [2]}
+    held.update("t2", {"b": 2})
+    assert held.get("t2").state == {"signed": True, "b": 2}
+    for save in (lambda: held.put("t", {"bad": 1}), lambda: held.update("t", {"bad": 1})):
+        with pytest.raises(Veto, match="bad") as caught:
+            save()
+        assert caught.value.where == "t"
+    assert held.get("t").state == {"signed": True, "b": [2]}
+    held.put("other", {"bad": 1})
+    held.close()
+
+
+def test_hook_that_returns_no_state_fails() -> None:
+    held = store()
+    held.hooks.before("checkpoint.save", name="odd")(lambda call: 3)
+    held.put("t", {"a": 1})
+    assert held.get("t").state == {"a": 1}
+    assert "is a mapping" in held.hooks.list()[0].last_error
+    held.close()
+
+
+def test_after_hooks_follow_and_unchanged_states_do_not_count() -> None:
+    held = store()
+    seen: list[tuple[Any, ...]] = []
+    held.hooks.after("checkpoint.save")(lambda call: seen.append((call.scope, call.value, call.version, call.id)))
+    first = held.put("t", {"a": 1})
+    held.put("t", {"a": 1}, if_changed=True)
+    second = held.update("t", {"b": 1})
+    assert held.hooks.drain(30)
+    assert seen == [("t", {"a": 1}, 1, first.id), ("t", {"a": 1, "b": 1}, 2, second.id)]
+    held.close()
+
+
+def test_same_id_saved_again_keeps_the_rows_that_were_there() -> None:
+    held = store()
+    held.hooks.before("checkpoint.save", name="look")(lambda call: None)
+    held.put("t", {"a": 1}, id="x", name="n")
+    held.put("t", {"a": 2}, id="x", name="n")
+    held.put("t", {"a": 2}, if_changed=True)
+    assert held.get("t", name="n").state == {"a": 2}
+    assert len(held.hooks.history("look")) == 3
+    held.close()
+
+
+def test_updates_do_not_read_the_state_for_hooks_that_do_not_want_it() -> None:
+    held, metrics = store(), Metrics()
+    held.put("t", {"a": 1})
+    held.hooks.add(metrics, "checkpoint.*")
+    held.update("t", {"b": 2})
+
+    class Blind:
+        phase, inline, wants_value = "before", True, False
+        seen: list[Any] = []
+
+        def __call__(self, call: Call) -> None:
+            self.seen.append(call.value)
+
+    held.hooks.add(Blind(), "checkpoint.save")
+    held.update("t", {"c": 3})
+    assert Blind.seen == [holdfast.MISSING]
+    assert metrics.snapshot()["checkpoint.save"]["count"] == 2
+    assert held.get("t").state == {"a": 1, "b": 2, "c": 3}
+    held.close()
+
+
+def test_deleting_a_thread() -> None:
+    held = store()
+    held.put("t", {"a": 1})
+    held.put("kept", {"a": 1})
+    gone: list[str] = []
+
+    @held.hooks.before("checkpoint.delete", name="keep")
+    def keep(call: Call) -> None:
+        if call.scope == "kept":
+            raise Veto("it is kept")
+
+    held.hooks.after("checkpoint.delete", name="gone")(lambda call: gone.append(call.scope))
+    with pytest.raises(Veto, match="it is kept"):
+        held.delete("kept")
+    assert held.delete("t")
+    assert not held.delete("t")
+    assert held.hooks.drain(30)
+    assert gone == ["t"]
+    assert [each.thread for each in held.threads()] == ["kept"]
+    assert sorted(each.outcome for each in held.hooks.history("keep")) == ["ok", "ok", "veto"]
+    held.close()
+
+
+def test_langgraph_passes_them_too() -> None:
+    held = store()
+    seen: list[tuple[str, str]] = []
+    held.hooks.before("checkpoint.*", inline=True)(lambda call: seen.append((call.point, call.scope)))
+    saver = HoldfastSaver(held)
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"a": 1}
+    saver.put(config, checkpoint, {"source": "input", "step": -1, "parents": {}}, {})
+    saver.delete_thread("t")
+    assert seen == [("checkpoint.save", "t"), ("checkpoint.delete", "t")]
+    held.close()
+
+
+def test_async_store() -> None:
+    async def main() -> None:
+        held = async_store()
+
+        @held.hooks.before("checkpoint.save")
+        async def sign(call: Call) -> Any:
+            await asyncio.sleep(0)
+            return {**call.value, "signed": True}
+
+        await held.put("t", {"a": 1})
+        assert (await held.get("t")).state == {"a": 1, "signed": True}
+        await held.close()
+
+    asyncio.run(main())
+
+
+# Features with points of their own ----------------------------------------------------------------------------------
+
+
+def test_features_call_hooks_of_their_own_points() -> None:
+    from holdfast.engine.drivers import run
+
+    held = store()
+    bare = run(calling(held.engine, "session.start", scope="session:s", value={"a": 1}))
+    assert (bare.value, bare.events, bare.notes) == ({"a": 1}, (), {})
+    bare.done(1, "x")
+    seen: list[tuple[Any, ...]] = []
+
+    @held.hooks.before("session.start")
+    def sign(call: Call) -> Any:
+        call.note(ticket=1)
+        return {**call.value, "signed": call.metadata["by"]}
+
+    held.hooks.after("session.*", inline=True, name="look")(
+        lambda call: seen.append((call.point, call.key, call.value, call.version, call.cause))
+    )
+    call = run(
+        calling(
+            held.engine,
+            "session.start",
+            scope="session:s",
+            key="s",
+            value={"a": 1},
+            trace=Trace("c"),
+            metadata={"by": "me"},
+        )
+    )
+    assert call.value == {"a": 1, "signed": "me"}
+    assert [(event.action, event.target, event.outcome) for event in call.events] == [("sign", "s", "changed")]
+    assert call.notes == {"ticket": 1}
+    call.done(3, "the-step")
+    assert seen == [("session.start", "s", {"a": 1, "signed": "me"}, 3, "the-step")]
+    other = run(calling(held.engine, "artifact.register", scope="global"))
+    assert other.value is holdfast.MISSING
+    other.done()
+    assert events(held) == [] or held.hooks.drain(30)
+    held.close()

@@ -1,0 +1,125 @@
+"""What is recorded of executions, and how it is found again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Invalid, Veto
+from holdfast.hooks import Call, reading
+from tests.hooks.kit import Clock, store
+
+
+def test_history_is_asked_by_hook_scope_key_and_time() -> None:
+    clock = Clock()
+    held = store(clock)
+    held.hooks.before("state.set", name="one")(lambda call: None)
+    held.hooks.after("state.set", name="two")(lambda call: None)
+    for agent in "ab":
+        for key in "xy":
+            held.state(agent=agent)[key] = 1
+            clock.pass_by(10)
+    assert held.hooks.drain(30)
+    everything = held.hooks.history()
+    assert len(everything) == 8
+    assert [each.time for each in everything] == sorted((each.time for each in everything), reverse=True)
+    one = held.hooks.history("one")
+    assert [(each.scope, each.key) for each in one] == [
+        ("agent:b", "y"),
+        ("agent:b", "x"),
+        ("agent:a", "y"),
+        ("agent:a", "x"),
+    ]
+    assert {(each.hook, each.key) for each in held.hooks.history(scope="agent:a", key="x")} == {
+        ("one", "x"),
+        ("two", "x"),
+    }
+    assert len(held.hooks.history(key="y")) == 4
+    assert held.hooks.history("one", since=one[1].time) == one[:2]
+    assert held.hooks.history("one", scope="agent:a", since=one[2].time) == one[2:3]
+    assert held.hooks.history("one", limit=2) == one[:2]
+    assert held.hooks.history("none") == held.hooks.history(limit=0) == held.hooks.history(scope="agent:none") == []
+    assert one[0].duration > 0
+    held.close()
+
+
+def test_history_goes_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_PAGE", 3)
+    held = store()
+    held.hooks.before("state.set", name="one", inline=True)(lambda call: None)
+    for n in range(10):
+        held.state(agent="a")["k"] = n
+    for scope in (None, "agent:a"):
+        assert len(held.hooks.history(scope=scope)) == 10
+        found = held.hooks.history(scope=scope, limit=4)
+        assert [each.id for each in found] == [each.id for each in held.state(agent="a").history(limit=4)]
+    held.close()
+
+
+def test_bad_questions() -> None:
+    held = store()
+    with pytest.raises(Invalid):
+        held.hooks.history(limit=-1)
+    with pytest.raises(Invalid):
+        held.hooks.history(since=datetime(2026, 1, 1))
+    assert held.hooks.history(since=datetime(2026, 1, 1, tzinfo=UTC)) == []
+    held.close()
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_values_are_stored_only_where_that_is_wanted(record: bool) -> None:
+    held = store()
+
+    @held.hooks.before("state.set", name="redact", record=record, key="k")
+    def redact(call: Call) -> Any:
+        return call.value.replace("secret", "***")
+
+    held.hooks.before("state.set", name="look", record=record, key="k")(lambda call: None)
+    held.state()["k"] = "the secret"
+    look, redacted = held.hooks.history()
+    assert redacted.outcome == "changed"
+    assert redacted.detail["point"] == "state.set"
+    if record:
+        assert (redacted.detail["value"], redacted.detail["result"]) == ("the secret", "the ***")
+        assert look.detail["value"] == "the ***"
+    else:
+        assert "secret" not in repr(redacted)
+        assert redacted.detail["value"] != redacted.detail["result"]
+        assert look.detail == {}
+    held.close()
+
+
+def test_digests_do_not_show_that_values_are_equal() -> None:
+    held = store()
+
+    @held.hooks.before("state.set", name="no")
+    def no(call: Call) -> None:
+        raise Veto("no")
+
+    for _ in range(2):
+        with pytest.raises(Veto):
+            held.state()["k"] = "1234"
+    one, two = held.hooks.history("no")
+    assert one.detail["value"] != two.detail["value"]
+    held.close()
+
+
+def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = store()
+
+    @held.hooks.before("state.set")
+    def no(call: Call) -> None:
+        raise Veto("no", where="there")
+
+    async def full(*args: Any) -> None:
+        raise holdfast.Transient("the disk is full")
+
+    monkeypatch.setattr("holdfast.hooks.recorded.refused", full)
+    with pytest.raises(Veto, match="no") as caught:
+        held.state()["k"] = 1
+    assert "the disk is full" in caught.value.__notes__[0]
+    assert caught.value.where == "there"
+    held.close()
