@@ -1,14 +1,31 @@
-"""Rows that tell what was done or tried, by whom, and why."""
+"""Rows that tell what was done or tried, by whom, and why.
+
+They are made together with a step, whose metadata holds a digest of them: who alters a row, leaves one out or adds one
+is found out by the step, and who alters the step, by its hash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from msgspec.msgpack import encode
 
 from holdfast.backends.port import Change, Put, Row
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.spaces import EVENTS, Scalar
 from holdfast.engine.records import Line, event_body
 from holdfast.security.tracing import Trace
+
+DIGEST = "events"
+"""Where the metadata of a step holds the digest of its rows."""
+
+BETWEEN = "\t"
+"""Stands between a scope and a key in the target of a row that is not in the scope's own line. No name has one."""
+
+Told: TypeAlias = tuple[Sequence[Scalar], bytes]
+"""What a row says: its columns, and packed details."""
 
 
 class Event(NamedTuple):
@@ -23,28 +40,48 @@ class Event(NamedTuple):
     """In nanoseconds."""
     detail: bytes = b""
     """A packed dict; empty for none."""
+    time: int = 0
+    """When it was; that of the step, if 0."""
+    trace: Trace | None = None
+    """What it belongs to, where that is not what the step belongs to."""
 
 
-def rows(line: Line, id: str, time: int, trace: Trace, events: Sequence[Event]) -> list[Change]:
-    """The changes that store events, as those of the step with this id."""
+def _columns(time: int, trace: Trace, event: Event) -> tuple[Scalar, ...]:
+    why = event.trace or trace
+    return (
+        event.time or time,
+        event.kind,
+        event.actor,
+        event.action,
+        event.target,
+        event.outcome,
+        why.correlation,
+        why.cause,
+        event.duration,
+    )
+
+
+def rows(line: Line, id: str, time: int, trace: Trace, events: Sequence[Event], first: int = 0) -> list[Change]:
+    """The changes that store events, as those of the step with this id; numbered from the first number on."""
     return [
         Put(
             EVENTS,
             Row(
                 (*line, id, number),
-                (
-                    time,
-                    event.kind,
-                    event.actor,
-                    event.action,
-                    event.target,
-                    event.outcome,
-                    trace.correlation,
-                    trace.cause,
-                    event.duration,
-                ),
+                _columns(time, trace, event),
                 event_body(line, id, number, event.detail) if event.detail else b"",
             ),
         )
-        for number, event in enumerate(events)
+        for number, event in enumerate(events, first)
     ]
+
+
+def digest(time: int, trace: Trace, events: Sequence[Event]) -> str:
+    """What the metadata of their step says of events."""
+    return digest_of((_columns(time, trace, event), event.detail) for event in events)
+
+
+def digest_of(told: Iterable[Told]) -> str:
+    """The same, of what rows say."""
+    found = hashlib.sha256(encode([[*columns, detail] for columns, detail in told])).digest()
+    return urlsafe_b64encode(found).decode().rstrip("=")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change
-from holdfast.model.scopes import Scope
+from holdfast.model.scopes import Scope, check_key
 
 Action: TypeAlias = Literal["read", "write"]
 
@@ -40,9 +40,15 @@ class Guard:
     actor = ""
     """Who acts, as events name it."""
 
-    def scope(self, parts: Mapping[str, str | None] | str) -> Scope:
+    def scope(self, parts: Mapping[str, str | None] | Scope | str) -> Scope:
         """The scope that a caller names by its parts, or by its text. `Invalid` if it is none."""
-        return Scope.parse(parts) if isinstance(parts, str) else Scope.of(**parts)
+        if isinstance(parts, Scope):
+            return parts
+        return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
+
+    def key(self, scope: Scope, text: object) -> str:  # noqa: ARG002
+        """The key that a caller names in a scope, in its normal form. `Invalid` if it is none."""
+        return check_key(text)
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
         """Whether this may be done with these keys of a scope, or with the scope as a whole if there are none.
@@ -51,5 +57,10 @@ class Guard:
         """
         return FREELY
 
-    def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Keys were read. Noted, where reads are."""
+    async def sees(self, scope: Scope) -> bool:  # noqa: ARG002
+        """Whether all of a scope may be read. Only a question: nothing is noted."""
+        return True
+
+    async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
+        """Keys were read, as `allow` allowed. Noted, where reads are; `Denied` if that is allowed no longer: what was
+        read is then not handed out."""

@@ -1,0 +1,311 @@
+"""Who may do what, as the store keeps it: grants, groups, roles, and who may read its children.
+
+All of it lies in one line of ours. A check through it looks whether anything has come since; a write that rests on it
+is made on condition that nothing has. So what is taken away is gone at once, for everybody.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.backends.port import Change
+from holdfast.engine.core import Engine
+from holdfast.engine.lines import Memo
+from holdfast.engine.records import Line
+from holdfast.errors import Invalid, NotFound
+from holdfast.model.scopes import MARK, Scope, check_key
+from holdfast.security.events import BETWEEN, Event
+from holdfast.security.grants import Grant
+from holdfast.security.guard import Action
+from holdfast.security.identity import EVERYONE, GROUP, Identity
+from holdfast.security.ledger import Amendment, Entries, Ledger
+from holdfast.security.policy import Policy, Right, stored_policy
+
+ACCESS = MARK + "access"
+"""The name of the line."""
+
+KEPT = 30 * 86400 * 10**9
+"""How long it is still known of a grant that it was revoked or has expired, in nanoseconds."""
+
+# Names of entries. What a name is made of is quoted: no slash is left in it.
+_GRANT, _HELD, _MEMBER, _ROLE, _ASSIGNED, _PARENT = "grant/", "held/", "member/", "role/", "assigned/", "parent/"
+
+
+class Rights(NamedTuple):
+    """What the store says that an identity may do besides what its own scopes let it."""
+
+    grants: Mapping[str, Sequence[Grant]] = {}
+    """By the text of their scope. Dead ones too, to tell why something is denied."""
+    policies: tuple[Policy, ...] = ()
+    """Those of its roles."""
+    reads_children: bool = False
+    role: Policy | None = None
+    """The policy of the role that was asked for by name."""
+
+    def reaching(self, action: Action, scope: Scope) -> list[Grant]:
+        """The grants that have to do with a scope and what is to be done there, dead or alive."""
+        found = [grant for grant in self.grants.get(str(scope), ()) if grant.right in ("both", action)]
+        for length in range(len(scope.parts)):
+            above = Scope(scope.parts[:length])
+            found += (grant for grant in self.grants.get(str(above), ()) if grant.reaches_below(action, above, scope))
+        return found
+
+
+class Wanted(NamedTuple):
+    """A grant to be given."""
+
+    to: str
+    right: Right
+    scope: Scope
+    keys: str
+    below: str
+    until: int
+
+
+class Access:
+    """The rights that a store keeps, read and changed. `actor` is who changes them; empty for the store's owner."""
+
+    def __init__(self, engine: Engine, tenant: str, actor: str = "") -> None:
+        self._ledger = Ledger(engine, Line(tenant, ACCESS))
+        self._codec = engine.ground.codec
+        self._clock = engine.ground.clock
+        self._actor = actor
+
+    # Looking --------------------------------------------------------------------------------------------------
+
+    async def fresh(self) -> Memo | None:
+        """How the line ends now."""
+        return await self._ledger.fresh()
+
+    def unchanged(self, memo: Memo | None) -> list[Change]:
+        """The conditions that it still ends so."""
+        return self._ledger.unchanged(memo)
+
+    async def rights(self, memo: Memo | None, identity: Identity, role: str = "") -> Rights:
+        """What an identity may do, as of then."""
+
+        async def look(entries: Entries) -> Rights:
+            me = str(identity)
+            holders = [me, *(GROUP + group for group in await _groups_of(entries, me))]
+            grants: dict[str, list[Grant]] = {}
+            roles: dict[str, Policy] = {}
+            for each in holders:
+                held = await entries.starting(_HELD + _quoted(each) + "/")
+                for found in held.values():
+                    grant = Grant.stored(found, ACCESS)
+                    grants.setdefault(grant.scope, []).append(grant)
+                for name in await entries.starting(_ASSIGNED + _quoted(each) + "/"):
+                    rules = await entries.find(_ROLE + name)
+                    if rules is not None:
+                        roles[name] = stored_policy(rules, f"role {name!r}")
+            named = await entries.find(_ROLE + _quoted(role)) if role else None
+            return Rights(
+                grants,
+                tuple(roles.values()),
+                await entries.find(_PARENT + _quoted(me)) is not None,
+                None if named is None else stored_policy(named, f"role {role!r}"),
+            )
+
+        return await self._ledger.seen(None if memo is None else memo.point, look)
+
+    async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[Grant]:
+        """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
+        expired not long ago, too."""
+        prefix = _HELD + (_quoted(to) + "/" if to else "")
+        found = await self._ledger.look(lambda entries: entries.starting(prefix))
+        grants = sorted((Grant.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
+        now, text = self._clock(), "" if scope is None else str(scope)
+        return [each for each in grants if (dead or each.is_live(now)) and text in ("", each.scope)]
+
+    async def groups(self) -> dict[str, list[str]]:
+        """Groups, and the identities in them."""
+        found: dict[str, list[str]] = {}
+        for member in await self._ledger.look(lambda entries: entries.starting(_MEMBER)):
+            identity, group = map(_unquoted, member.split("/"))
+            found.setdefault(group, []).append(identity)
+        return {group: sorted(found[group]) for group in sorted(found)}
+
+    async def roles(self) -> dict[str, Policy]:
+        """Roles, and what they allow."""
+        found = await self._ledger.look(lambda entries: entries.starting(_ROLE))
+        return {_unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
+
+    async def assignments(self) -> dict[str, list[str]]:
+        """Who has which roles: identities, and `group:` and groups."""
+        found: dict[str, list[str]] = {}
+        for each in await self._ledger.look(lambda entries: entries.starting(_ASSIGNED)):
+            to, role = map(_unquoted, each.split("/"))
+            found.setdefault(to, []).append(role)
+        return found
+
+    async def parents(self) -> list[str]:
+        """The identities that may read their children's scopes."""
+        return [_unquoted(name) for name in await self._ledger.look(lambda entries: entries.starting(_PARENT))]
+
+    # Changing -------------------------------------------------------------------------------------------------
+
+    async def grant(self, wanted: Wanted) -> Grant:
+        """Give a right."""
+        now = self._clock()
+        if wanted.until and wanted.until <= now:
+            raise Invalid("a grant expires in time to come, not in the past", hint="Give a time after now, or none")
+        grant = Grant(
+            secrets.token_hex(8),
+            wanted.to,
+            wanted.right,
+            str(wanted.scope),
+            wanted.keys,
+            wanted.below,
+            wanted.until,
+            self._actor,
+            now,
+        )
+        prefix = _HELD + _quoted(grant.to) + "/"
+
+        async def work_out(entries: Entries) -> Amendment:
+            old = await entries.starting(prefix)
+            gone = [id for id, each in old.items() if 0 < Grant.stored(each, ACCESS).ended() < now - KEPT]
+            removed = [prefix + id for id in gone] + [_GRANT + id for id in gone]
+            put = {prefix + grant.id: grant.plain(), _GRANT + grant.id: grant.to}
+            return Amendment(put, removed, [self._told("grant", grant)])
+
+        await self._ledger.amend("grant", self._actor, work_out)
+        return grant
+
+    async def revoke(self, id: str, check: Callable[[Grant], None] = lambda _: None) -> Grant:
+        """Take a grant back. `NotFound` if there is none; `check` may raise what there is to say against it."""
+        done: list[Grant] = []
+
+        async def work_out(entries: Entries) -> Amendment:
+            to = await entries.find(_GRANT + _quoted(id)) if id else None
+            found = None if to is None else await entries.find(f"{_HELD}{_quoted(to)}/{id}")
+            if found is None:
+                raise NotFound("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
+            grant = Grant.stored(found, ACCESS)
+            check(grant)
+            return self._revoked([grant], done)
+
+        await self._ledger.amend("revoke", self._actor, work_out)
+        return done[-1]
+
+    async def cut_off(self, to: str) -> int:
+        """Take everything from an identity or a group at once: grants, roles, groups, the sight of its children.
+
+        Its own scopes stay its own. Returns how many rights that were.
+        """
+        taken: list[int] = []
+
+        async def work_out(entries: Entries) -> Amendment:
+            held = await entries.starting(_HELD + _quoted(to) + "/")
+            now = self._clock()
+            live = [grant for each in held.values() if (grant := Grant.stored(each, ACCESS)).is_live(now)]
+            revoked = self._revoked(live, [])
+            gone = []
+            for prefix in (_ASSIGNED, _MEMBER):
+                start = prefix + _quoted(to) + "/"
+                gone += [start + name for name in await entries.starting(start)]
+            if await entries.find(_PARENT + _quoted(to)) is not None:
+                gone.append(_PARENT + _quoted(to))
+            taken.append(len(live) + len(gone))
+            events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
+            return Amendment(revoked.put, [*revoked.removed, *gone], events)
+
+        await self._ledger.amend("cut-off", self._actor, work_out)
+        return taken[-1]
+
+    def _revoked(self, grants: Iterable[Grant], done: list[Grant]) -> Amendment:
+        put: dict[str, Any] = {}
+        events = []
+        for grant in grants:
+            # One that is dead already keeps the time at which it died.
+            last = grant if grant.revoked else grant._replace(revoked=self._clock(), revoked_by=self._actor)
+            put[f"{_HELD}{_quoted(grant.to)}/{grant.id}"] = last.plain()
+            events.append(self._told("revoke", last))
+            done.append(last)
+        return Amendment(put, (), events)
+
+    async def join(self, group: str, identities: Sequence[str]) -> None:
+        """Take identities into a group."""
+        if group == EVERYONE:
+            raise Invalid(f"everybody is in the group {EVERYONE!r} already")
+        await self._set("join", {_member(each, group): True for each in identities}, f"{GROUP}{group}", identities)
+
+    async def leave(self, group: str, identities: Sequence[str]) -> None:
+        """Take identities out of a group. `NotFound` if one is not in it."""
+        await self._drop("leave", [_member(each, group) for each in identities], f"{GROUP}{group}", identities)
+
+    async def define(self, role: str, policy: Policy) -> None:
+        """Keep a policy under the name of a role, in place of what was there."""
+        name = check_key(role, "name of a role")
+        await self._set("define", {_ROLE + _quoted(name): policy.plain()}, f"role:{name}", policy.plain())
+
+    async def undefine(self, role: str) -> None:
+        """Forget a role; who has it has nothing by it any more. `NotFound` if there is none."""
+        name = check_key(role, "name of a role")
+        await self._drop("undefine", [_ROLE + _quoted(name)], f"role:{name}", None)
+
+    async def assign(self, role: str, to: str) -> None:
+        """Give somebody a role. `NotFound` if there is none."""
+        name = check_key(role, "name of a role")
+
+        async def work_out(entries: Entries) -> Amendment:
+            if await entries.find(_ROLE + _quoted(name)) is None:
+                raise NotFound("there is no such role", where=f"role {name!r}", hint="Define it first")
+            event = self._event("assign", to, {"role": name})
+            return Amendment({f"{_ASSIGNED}{_quoted(to)}/{_quoted(name)}": True}, (), [event])
+
+        await self._ledger.amend("assign", self._actor, work_out)
+
+    async def unassign(self, role: str, to: str) -> None:
+        """Take a role from somebody. `NotFound` if they do not have it."""
+        name = check_key(role, "name of a role")
+        await self._drop("unassign", [f"{_ASSIGNED}{_quoted(to)}/{_quoted(name)}"], to, {"role": name})
+
+    async def authorize(self, identity: Identity) -> None:
+        """Let an identity read the scopes of its children."""
+        await self._set("authorize", {_PARENT + _quoted(str(identity)): True}, str(identity), None)
+
+    async def unauthorize(self, identity: Identity) -> None:
+        """Let it do so no longer. `NotFound` if it could not."""
+        await self._drop("unauthorize", [_PARENT + _quoted(str(identity))], str(identity), None)
+
+    async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
+        async def work_out(entries: Entries) -> Amendment:  # noqa: ARG001
+            return Amendment(put, (), [self._event(action, target, detail)])
+
+        await self._ledger.amend(action, self._actor, work_out)
+
+    async def _drop(self, action: str, removed: Sequence[str], target: str, detail: object) -> None:
+        async def work_out(entries: Entries) -> Amendment:
+            for name in removed:
+                if await entries.find(name) is None:
+                    raise NotFound("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
+            return Amendment({}, removed, [self._event(action, target, detail)])
+
+        await self._ledger.amend(action, self._actor, work_out)
+
+    def _told(self, action: str, grant: Grant) -> Event:
+        return self._event(action, f"{grant.scope}{BETWEEN}{grant.keys}", grant.plain())
+
+    def _event(self, action: str, target: str, detail: object) -> Event:
+        packed = self._codec.pack(detail if isinstance(detail, dict) else {"of": detail}) if detail else b""
+        return Event("access", self._actor, action, target, detail=packed)
+
+
+async def _groups_of(entries: Entries, identity: str) -> list[str]:
+    return [EVERYONE, *map(_unquoted, await entries.starting(_MEMBER + _quoted(identity) + "/"))]
+
+
+def _member(identity: str, group: str) -> str:
+    return f"{_MEMBER}{_quoted(identity)}/{_quoted(group)}"
+
+
+def _quoted(name: str) -> str:
+    """A name without slashes, that no other name shares."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _unquoted(name: str) -> str:
+    return name.replace("%2F", "/").replace("%25", "%")

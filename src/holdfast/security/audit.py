@@ -1,0 +1,188 @@
+"""Verifying the audit: whether its rows are those that were written with the steps they tell of.
+
+A step's metadata has a digest of its rows, and the step's hash covers that, and all steps before. So a row that was
+altered, left out or added is found by its step; a step that was altered, by its hash; one that was taken out, by the
+step that follows. That the end is missing is found by heads that were exported before (`Store.heads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.backends.port import Row, Scan
+from holdfast.backends.spaces import EVENTS, STEPS
+from holdfast.codec import Codec
+from holdfast.engine.core import Engine
+from holdfast.engine.records import Line, Point, open_event, open_step
+from holdfast.errors import Corrupt, HoldfastError
+from holdfast.model.scopes import MARK
+from holdfast.model.steps import Step
+from holdfast.security.events import DIGEST, digest_of
+
+_PAGE = 256
+
+# Where things are in the columns of a row.
+KIND, ACTOR, ACTION, TARGET, CORRELATION = 1, 2, 3, 4, 6
+
+
+class Finding(NamedTuple):
+    """Something about the audit that is not as it was written."""
+
+    line: str
+    step: str
+    what: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What a verification of the audit found."""
+
+    lines: int = 0
+    steps: int = 0
+    rows: int = 0
+    unproven: int = 0
+    """Rows of steps that were pruned: they are there, but what covered them is not."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as it was written."""
+        return not self.findings
+
+
+class Told(NamedTuple):
+    """A step, and the rows that were found with it. The step is None where only a stub is left, or it is damaged."""
+
+    point: Point
+    step: Step | None
+    rows: Sequence[Row]
+    problem: str = ""
+
+
+async def lines_of(engine: Engine, tenant: str) -> list[Line]:
+    """The lines that have rows of the audit: those of scopes, and ours."""
+    return await engine.lines.names(tenant, MARK)
+
+
+async def steps_of(engine: Engine, line: Line) -> AsyncIterator[Told]:
+    """The steps of a line from the first on, each with its rows."""
+    backend, seq = engine.ground.backend, 0
+    while True:
+        (found,) = await backend.read([Scan(STEPS, (*line, 0), start=(seq,), limit=_PAGE)])
+        points = [Point.of(row) for row in found]
+        events = await backend.read([Scan(EVENTS, (*line, point.id)) for point in points if point.id])
+        by_id = dict(zip((point.id for point in points if point.id), events, strict=True))
+        for row, point in zip(found, points, strict=True):
+            if point.pruned:
+                yield Told(point, None, ())
+                continue
+            try:
+                yield Told(point, open_step(line, row, engine.ground.max_bytes), by_id[point.id])
+            except Corrupt as error:
+                yield Told(point, None, by_id[point.id], error.what)
+        if len(found) < _PAGE:
+            return
+        seq = points[-1].seq + 1
+
+
+async def verify(engine: Engine, tenant: str) -> Report:
+    """See whether the audit is as it was written. Writers may go on meanwhile."""
+    report = Report()
+    for line in await lines_of(engine, tenant):
+        report.lines += 1
+        await _verify_line(engine, line, report)
+    return report
+
+
+async def _verify_line(engine: Engine, line: Line, report: Report) -> None:
+    codec, limit = engine.ground.codec, engine.ground.max_bytes
+    before: Point | None = None
+    ids: set[str] = set()
+    pruned = False
+    async for point, step, rows, problem in steps_of(engine, line):
+        report.steps += 1
+        report.rows += len(rows)
+        ids.add(point.id)
+        pruned |= point.pruned
+        expected = 0 if before is None else before.seq + 1
+        if point.seq != expected:
+            report.findings.append(Finding(line.name, point.id, f"steps {expected} to {point.seq - 1} are missing"))
+        elif step is not None and before is not None and step.header.parents[:1]:
+            if step.header.parents[0].commit != before.hash:
+                report.findings.append(Finding(line.name, point.id, "it does not follow the step before it"))
+        if problem:
+            report.findings.append(Finding(line.name, point.id, problem))
+        elif step is not None:
+            try:
+                told = [(row.columns, _detail(line, row, limit)) for row in rows]
+            except HoldfastError as error:
+                report.findings.append(Finding(line.name, point.id, f"the details of a row: {error.what}"))
+            else:
+                about = codec.unpack(step.header.metadata)
+                found = mismatches(about, [int(row.key[3]) for row in rows], told)
+                report.findings += (Finding(line.name, point.id, what) for what in found)
+        before = point
+    await _strangers(engine, line, ids, report, pruned=pruned)
+
+
+async def _strangers(engine: Engine, line: Line, ids: set[str], report: Report, *, pruned: bool) -> None:
+    """Rows whose step is not there."""
+    start: tuple[str, ...] = ()
+    last = max(ids, default="")
+    while True:
+        query = Scan(EVENTS, tuple(line), start=start, limit=_PAGE, bodies=False)
+        (found,) = await engine.ground.backend.read([query])
+        for row in found:
+            id = str(row.key[2])
+            if id in ids or id > last:  # what came since is not looked at
+                continue
+            report.rows += 1
+            if pruned:
+                report.unproven += 1
+            else:
+                what = f"row {int(row.key[3])} was added: there is no such step"
+                report.findings.append(Finding(line.name, id, what))
+        if len(found) < _PAGE:
+            return
+        start = (str(found[-1].key[2]) + "\0",)
+
+
+def _detail(line: Line, row: Row, max_bytes: int) -> bytes:
+    if not row.body:
+        return b""
+    return open_event(line, str(row.key[2]), int(row.key[3]), row.body, max_bytes)
+
+
+def detail_of(codec: Codec, line: Line, row: Row, max_bytes: int) -> dict[str, Any]:
+    """The details of a row."""
+    packed = _detail(line, row, max_bytes)
+    return codec.unpack(packed) if packed else {}
+
+
+def mismatches(
+    about: Mapping[str, Any], numbers: Sequence[int], told: Sequence[tuple[Sequence[Any], bytes]]
+) -> list[str]:
+    """What is wrong with the rows of a step, by what its metadata says. Names missing, added and altered ones."""
+    expected = about.get(DIGEST)
+    if expected is None:
+        return [] if not told else ["it has rows, and its metadata knows of none"]
+    if digest_of(told) == expected and list(numbers) == list(range(len(told))):
+        return []
+    wrong = []
+    changes = [columns for columns, _ in told if columns[KIND] == "change"]
+    keys = about.get("before")
+    if isinstance(keys, Mapping):
+        there = {columns[TARGET] for columns in changes}
+        wrong += [f"the row of the change of {key!r} is missing" for key in sorted(set(keys) - there)]
+        wrong += [f"a row was added that tells of a change of {key!r}" for key in sorted(there - set(keys))]
+    actor, correlation = about.get("actor", ""), about.get("correlation", "")
+    for columns in changes:
+        if columns[ACTOR] != actor:
+            wrong.append(f"the row of the change of {columns[TARGET]!r} names another actor")
+        if columns[CORRELATION] != correlation:
+            wrong.append(f"the row of the change of {columns[TARGET]!r} names another correlation id")
+    gaps = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
+    wrong += [f"row {number} is missing" for number in gaps]
+    return wrong or ["its rows are not those that it was written with: altered, missing at the end, or added"]

@@ -1,0 +1,69 @@
+"""Grants: the right of an identity or a group to read or write a scope, or some keys of it, perhaps for a time."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.errors import Corrupt
+from holdfast.model.scopes import Scope
+from holdfast.security.guard import Action
+from holdfast.security.identity import owns
+from holdfast.security.patterns import matcher
+from holdfast.security.policy import Right
+
+BELOW_OWN, BELOW_ALL = "own", "all"
+"""How far a grant of a scope reaches below it: to what its owner owns, or to everything."""
+
+
+class Grant(NamedTuple):
+    """A right that somebody was given."""
+
+    id: str
+    to: str
+    """The identity that has it, or `group:` and a group."""
+    right: Right
+    scope: str
+    keys: str
+    """The pattern of keys; empty for the scope as a whole."""
+    below: str
+    """Whether scopes below are covered: not, if this is empty; `own`, as far as they belong to who owns this scope;
+    `all`."""
+    until: int
+    """When it expires, in nanoseconds since 1970; 0 for never."""
+    by: str
+    """The identity that gave it; empty for the store's owner."""
+    given: int
+    """When that was."""
+    revoked: int = 0
+    """When it was revoked; 0 if it was not."""
+    revoked_by: str = ""
+
+    def reaches_below(self, action: Action, mine: Scope, scope: Scope) -> bool:
+        """Whether it has to do with a scope below its own, `mine`, and what is to be done there, dead or alive."""
+        if not self.below or self.right not in ("both", action):
+            return False
+        return self.below == BELOW_ALL or owns(mine, scope)
+
+    def covers(self, key: str | None) -> bool:
+        """Whether it covers a key, or, for None, the scope as a whole."""
+        return not self.keys or (key is not None and matcher(self.keys)(key))
+
+    def is_live(self, now: int) -> bool:
+        """Whether it is neither revoked nor expired."""
+        return not self.revoked and not 0 < self.until <= now
+
+    def ended(self) -> int:
+        """When it was revoked or expires; 0 for never."""
+        return min(filter(None, (self.revoked, self.until)), default=0)
+
+    def plain(self) -> dict[str, Any]:
+        """As it is stored."""
+        return self._asdict()
+
+    @classmethod
+    def stored(cls, found: object, where: str) -> Grant:
+        """A grant as it was read from the store. `Corrupt` if it is none."""
+        try:
+            return cls(**found)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise Corrupt(f"a stored grant is none: {error}", where=where) from error

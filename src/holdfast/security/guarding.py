@@ -1,0 +1,240 @@
+"""The guard of an identity: it lets pass what is its own, and what it was given; all else it denies, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.backends.port import Change
+from holdfast.engine.core import Engine
+from holdfast.engine.lines import Memo
+from holdfast.errors import Denied, Invalid
+from holdfast.model.scopes import Scope, check_key
+from holdfast.security.access import Access, Rights
+from holdfast.security.guard import FREELY, Action, Guard, Permit
+from holdfast.security.identity import OWN_KINDS, Identity, check_plain
+from holdfast.security.noting import WINDOW, Notes, escaped
+from holdfast.security.policy import Policy
+
+Mode: TypeAlias = Literal["strict", "read-only", "custom"]
+MODES = ("strict", "read-only", "custom")
+
+_MOST_KEYS = 8
+"""Of a try at more keys at once, these are noted one by one."""
+
+
+class How(NamedTuple):
+    """How somebody acts."""
+
+    mode: Mode = "strict"
+    policy: Policy | None = None
+    """For the mode custom: what decides."""
+    role: str = ""
+    """For the mode custom: the role that decides, as the store has it."""
+    children: bool = True
+    """Whether use is made of an authorisation to read children."""
+    window: float = WINDOW
+    waits: bool = True
+    """Whether a call may wait where it stands, as that of a sync program may."""
+
+
+class Refusal(NamedTuple):
+    """Why something is denied."""
+
+    why: str
+    hint: str
+    code: str = ""
+
+
+class IdentityGuard(Guard):
+    """Stands between an identity and the state of scopes."""
+
+    def __init__(self, engine: Engine, tenant: str, identity: Identity, how: How, notes: Notes) -> None:
+        self.identity = identity
+        self.how = how
+        self.actor = str(identity)
+        self._own = identity.scope.parts
+        self._length = len(self._own)
+        self._access = Access(engine, tenant, self.actor)
+        self._clock = engine.ground.clock
+        self._notes = notes
+        self._known: tuple[bytes, Rights] = (b"", Rights())
+
+    # Names ----------------------------------------------------------------------------------------------------
+
+    def scope(self, parts: Mapping[str, str | None] | Scope | str) -> Scope:
+        """The scope that is named. A name that is none is noted."""
+        try:
+            if isinstance(parts, Scope):
+                return Scope.of(**dict(check_plain(parts).parts))
+            return Scope.parse(parts) if isinstance(parts, str) else Scope.of(**parts)
+        except Invalid as error:
+            self._notes.hostile(self.actor, _named(parts), "", error.what, wait=self.how.waits)
+            raise
+
+    def key(self, scope: Scope, text: object) -> str:
+        """The key that is named. A name that is none is noted."""
+        try:
+            return check_key(text)
+        except Invalid as error:
+            self._notes.hostile(self.actor, escaped(str(scope)), text, error.what, wait=self.how.waits)
+            raise
+
+    # Rights ---------------------------------------------------------------------------------------------------
+
+    def owns(self, scope: Scope) -> bool:
+        """Whether a scope is the identity's own."""
+        parts = check_plain(scope).parts
+        if parts == self._own:
+            return True
+        return parts[: self._length] == self._own and all(part.kind in OWN_KINDS for part in parts[self._length :])
+
+    async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
+        """Whether the identity may do this; `Denied`, and noted, if not. What rests on rights that can be taken away is
+        allowed on condition that they were not."""
+        how = self.how
+        refusal: Refusal | None
+        if action == "write" and how.mode == "read-only":
+            refusal = Refusal("this handle only reads", "Act in another mode to write")
+        elif how.mode != "custom" and self.owns(scope):
+            return FREELY
+        elif how.policy is not None:
+            refusal = by_policy(how.policy, action, check_plain(scope), keys)
+            if refusal is None:
+                return FREELY
+        else:
+            memo = await self._access.fresh()
+            refusal = self.decide(await self._rights(memo), action, check_plain(scope), keys)
+            if refusal is None:
+                return Permit(self._conditions(action, scope, tuple(keys), memo))
+        raise await self.refused(action, scope, keys, refusal)
+
+    async def sees(self, scope: Scope) -> bool:
+        """Whether all of a scope may be read. Only a question: nothing is noted."""
+        if self.how.mode != "custom" and self.owns(scope):
+            return True
+        if self.how.policy is not None:
+            return by_policy(self.how.policy, "read", check_plain(scope), ()) is None
+        memo = await self._access.fresh()
+        return self.decide(await self._rights(memo), "read", check_plain(scope), ()) is None
+
+    async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
+        """Note that keys were read. What was read under a right that is gone meanwhile is denied."""
+        if self.how.policy is None and (self.how.mode == "custom" or not self.owns(scope)):
+            memo = await self._access.fresh()
+            refusal = self.decide(await self._rights(memo), "read", scope, keys)
+            if refusal is not None:
+                raise await self.refused("read", scope, keys, refusal)
+        await self._notes.read(self.actor, scope, keys, self.how.window)
+
+    def decide(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+        """Whether something that is not its own may be done, by what the store says. None if it may."""
+        if self.how.mode == "custom":
+            if rights.role is None:
+                return Refusal(f"there is no role {self.how.role!r}", "The store's owner can define it")
+            return by_policy(rights.role, action, scope, keys)
+        verdicts = [policy.verdict(action, scope, keys) for policy in rights.policies]
+        if False in verdicts:
+            return Refusal("a role denies it", "Roles are the store's owner's to change")
+        if True in verdicts:
+            return None
+        if action == "read" and rights.reads_children and self.how.children and self.identity.is_parent_of(scope):
+            return None
+        return self._by_grants(rights, action, scope, keys)
+
+    def _by_grants(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+        now = self._clock()
+        reaching = rights.reaching(action, scope)
+        live = [grant for grant in reaching if grant.is_live(now)]
+        if any(not grant.keys for grant in live):
+            return None
+        for key in keys or (None,):
+            if any(grant.covers(key) for grant in live):
+                continue
+            dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.ended(), default=None)
+            if dead is not None and dead.revoked:
+                return Refusal(
+                    f"the grant {dead.id} was revoked at {_shown(dead.revoked)}", "Ask for another", "grant-revoked"
+                )
+            if dead is not None:
+                return Refusal(
+                    f"the grant {dead.id} expired at {_shown(dead.until)}", "Ask for another", "grant-expired"
+                )
+            if key is None and live:
+                return Refusal("only some keys of the scope are granted", "Name the keys, or ask for the whole scope")
+            break
+        else:
+            return None
+        return Refusal("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
+
+    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: Refusal) -> Denied:
+        """The error for something that is denied. By then it was noted."""
+        shown = keys if len(keys) <= _MOST_KEYS else ()
+        await self._notes.denied(self.actor, action, str(scope), shown, refusal.why)
+        where = f"key {keys[0]!r} of {scope}" if len(keys) == 1 else str(scope)
+        what = f"{self.actor} may not {action} this: {refusal.why}"
+        return Denied(what, where=where, hint=refusal.hint, code=refusal.code)
+
+    async def _rights(self, memo: Memo | None) -> Rights:
+        """What the store says as of then. Remembered, until it says something else."""
+        if memo is None or memo.point is None:
+            return Rights()
+        known, rights = self._known
+        if known != memo.point.hash:
+            rights = await self._access.rights(memo, self.identity, self.how.role)
+            self._known = (memo.point.hash, rights)
+        return rights
+
+    def _conditions(self, action: Action, scope: Scope, keys: tuple[str, ...], memo: Memo | None) -> _Conditions:
+        return _Conditions(self, action, scope, keys, memo)
+
+    async def again(self, action: Action, scope: Scope, keys: tuple[str, ...]) -> list[Change]:
+        """Whether it is still allowed, by what the store says now, and the conditions that it stays so."""
+        memo = await self._access.fresh()
+        refusal = self.decide(await self._rights(memo), action, scope, keys)
+        if refusal is not None:
+            raise await self.refused(action, scope, keys, refusal)
+        return self._access.unchanged(memo)
+
+    def unchanged(self, memo: Memo | None) -> list[Change]:
+        """The conditions that the rights are as they were."""
+        return self._access.unchanged(memo)
+
+
+class _Conditions:
+    """The conditions of a permit: at the first attempt what it was given on, later what the store says by then."""
+
+    def __init__(
+        self, guard: IdentityGuard, action: Action, scope: Scope, keys: tuple[str, ...], memo: Memo | None
+    ) -> None:
+        self._guard = guard
+        self._what = (action, scope, keys)
+        self._memo = memo
+
+    async def __call__(self, again: bool) -> Sequence[Change]:
+        return await self._guard.again(*self._what) if again else self._guard.unchanged(self._memo)
+
+
+def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
+    """Whether a policy allows something. None if it does."""
+    verdict = policy.verdict(action, scope, keys)
+    if verdict:
+        return None
+    return Refusal(
+        "a rule of the policy denies it" if verdict is False else "no rule of the policy allows it",
+        "The store's owner sets the policy",
+    )
+
+
+def _named(parts: Mapping[str, str | None] | Scope | str) -> str:
+    """What somebody gave for a scope, as it is noted."""
+    if isinstance(parts, str):
+        return escaped(parts)
+    if isinstance(parts, Scope):
+        return escaped(parts.__class__)
+    return escaped("/".join(f"{kind}:{escaped(name)}" for kind, name in parts.items()))
+
+
+def _shown(time: int) -> str:
+    return datetime.fromtimestamp(time / 1e9, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,127 @@
+"""Policies: ordered rules that say what is allowed. The first that fits decides; where none fits, it is denied."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from holdfast.errors import Corrupt, Invalid
+from holdfast.model.scopes import Scope
+from holdfast.security.guard import Action
+from holdfast.security.patterns import matcher
+
+Right: TypeAlias = Literal["read", "write", "both"]
+
+ALL = "**"
+"""The pattern that every key and every scope fits."""
+
+_MAX_RULES = 1000
+
+
+def check_right(right: object) -> Right:
+    """`read`, `write` or `both`."""
+    if right == "read":
+        return "read"
+    if right == "write":
+        return "write"
+    if right == "both":
+        return "both"
+    raise Invalid(f"a right is 'read', 'write' or 'both', not {ascii(right)[:80]}")
+
+
+def check_pattern(pattern: object, what: str) -> str:
+    """A pattern of scopes or keys, in the normal form of names."""
+    if not isinstance(pattern, str):
+        raise Invalid(f"the {what} is a pattern, not {type(pattern).__name__}", where=ascii(pattern)[:80])
+    plain = unicodedata.normalize("NFC", pattern)
+    matcher(plain)
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: whether those who fall under it are allowed or denied something, of which scopes and keys."""
+
+    allows: bool
+    right: Right
+    scope: str = ALL
+    keys: str = ALL
+
+    def decides(self, action: Action, scope: str, key: str | None) -> bool:
+        """Whether it is this rule that decides, on a key of a scope, or on the scope as a whole."""
+        if self.right not in ("both", action) or not matcher(self.scope)(scope):
+            return False
+        if key is None:
+            # Nobody has all of a scope who has some keys of it, or is denied some.
+            return self.keys == ALL or not self.allows
+        return self.keys == ALL or matcher(self.keys)(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Ordered rules: `Policy().deny("both", "agent:*", keys="secret/**").allow("read", "agent:*")`.
+
+    A pattern of scopes fits their text: `agent:*` all agents, `user:alice/**` all below Alice's scope, `**` all there
+    are. In patterns `*` stands for any text without a slash, `**` for any text, `?` for one character.
+    """
+
+    rules: tuple[Rule, ...] = ()
+
+    def allow(self, right: Right, scope: str = ALL, *, keys: str = ALL) -> Policy:
+        """The policy with one rule more, which allows."""
+        return self._with(True, right, scope, keys)
+
+    def deny(self, right: Right, scope: str = ALL, *, keys: str = ALL) -> Policy:
+        """The policy with one rule more, which denies."""
+        return self._with(False, right, scope, keys)
+
+    def _with(self, allows: bool, right: Right, scope: object, keys: object) -> Policy:
+        if len(self.rules) >= _MAX_RULES:
+            raise Invalid(f"a policy has at most {_MAX_RULES} rules")
+        rule = Rule(
+            allows, check_right(right), check_pattern(scope, "scope of a rule"), check_pattern(keys, "keys of a rule")
+        )
+        return Policy((*self.rules, rule))
+
+    def verdict(self, action: Action, scope: Scope, keys: Sequence[str]) -> bool | None:
+        """Whether this is allowed; None if no rule says anything about some of it, and none denies the rest."""
+        text = str(scope)
+        found: bool | None = True
+        for key in keys or (None,):
+            one = next((rule.allows for rule in self.rules if rule.decides(action, text, key)), None)
+            if one is False:
+                return False
+            found = found if one else None
+        return found
+
+    def plain(self) -> list[dict[str, Any]]:
+        """As it is stored, and as it can be written in JSON."""
+        return [
+            {"effect": "allow" if rule.allows else "deny", "right": rule.right, "scope": rule.scope, "keys": rule.keys}
+            for rule in self.rules
+        ]
+
+    @classmethod
+    def of(cls, rules: object) -> Policy:
+        """A policy from its plain form: a list of dicts with effect, right, scope and keys."""
+        if not isinstance(rules, list | tuple):
+            raise Invalid("a policy is a list of rules", where=ascii(rules)[:80])
+        policy = cls()
+        for rule in rules:
+            if not isinstance(rule, Mapping) or set(rule) - {"effect", "right", "scope", "keys"}:
+                raise Invalid("a rule has an effect, a right, a scope and keys", where=ascii(rule)[:80])
+            effect = rule.get("effect")
+            if effect not in ("allow", "deny"):
+                raise Invalid("the effect of a rule is 'allow' or 'deny'", where=ascii(rule)[:80])
+            policy = policy._with(effect == "allow", rule.get("right"), rule.get("scope", ALL), rule.get("keys", ALL))  # type: ignore[arg-type]
+        return policy
+
+
+def stored_policy(rules: object, where: str) -> Policy:
+    """A policy as it was read from the store. `Corrupt` if it is none."""
+    try:
+        return Policy.of(rules)
+    except Invalid as error:
+        raise Corrupt(f"a stored policy is none: {error.what}", where=where) from error

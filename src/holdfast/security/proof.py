@@ -1,0 +1,211 @@
+"""The audit as a file that a third party can check, without the store.
+
+One JSON document to a line: first what it is; then each step with its rows and all that its hash is made of; last where
+each line ends. Who has the file recomputes every hash, sees that the rows are those that the steps were written with,
+and compares the ends with heads that were exported at another time (`Store.heads`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.port import Row
+from holdfast.backends.spaces import EVENTS
+from holdfast.codec import Codec, default_codec
+from holdfast.engine.core import Engine
+from holdfast.engine.records import Line, open_event
+from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.model.steps import Header, Parent, commit_hash
+from holdfast.security.audit import Finding, Told, lines_of, mismatches, steps_of
+
+_MARK, _FORMAT = "holdfast audit", 1
+_COLUMNS = tuple(EVENTS.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written to a file, and where each line ended: how many steps it had, and the hash of the last."""
+
+    path: str
+    lines: int
+    steps: int
+    rows: int
+    digest: str
+    heads: Mapping[str, tuple[int, str]]
+
+
+async def export(engine: Engine, tenant: str, path: str | Path) -> Exported:
+    """Write the audit to a file. At the path there is the whole file in the end, or what was there before."""
+    temporary = Path(f"{path}.new")
+    heads: dict[str, tuple[int, str]] = {}
+    steps = rows = 0
+    whole = hashlib.sha256()
+    with temporary.open("wb") as file:
+
+        def write(document: Mapping[str, Any]) -> None:
+            line = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+            whole.update(line)
+            file.write(line)
+
+        write({"kind": _MARK, "format": _FORMAT, "tenant": tenant, "columns": ["number", *_COLUMNS, "detail"]})
+        lines = await lines_of(engine, tenant)
+        for line in lines:
+            async for told in steps_of(engine, line):
+                write(_document(engine, line, told))
+                heads[line.name] = (told.point.seq + 1, told.point.hash.hex())
+                steps += 1
+                rows += len(told.rows)
+        write({"heads": heads})
+        digest = whole.hexdigest()
+        file.write(json.dumps({"digest": digest}).encode() + b"\n")
+    temporary.replace(path)
+    return Exported(str(path), len(lines), steps, rows, digest, heads)
+
+
+def _document(engine: Engine, line: Line, told: Told) -> dict[str, Any]:
+    point, step, rows, problem = told
+    found: dict[str, Any] = {"line": line.name, "seq": point.seq, "hash": point.hash.hex()}
+    if step is None:
+        return found | ({"damaged": problem} if problem else {"pruned": True})
+    header, limit = step.header, engine.ground.max_bytes
+    found |= {
+        "id": header.id,
+        "parents": [parent.commit.hex() for parent in header.parents],
+        "time": header.time,
+        "stamp": header.stamp,
+        "action": header.kind,
+        "schema": header.schema,
+        "metadata": _text(header.metadata),
+        "about": engine.ground.codec.to_plain(engine.ground.codec.unpack(header.metadata)),
+        "operations": [[_text(name), digest.hex()] for name, digest in step.digests],
+        "rows": [[row.key[3], *row.columns, _text(_detail(line, row, limit))] for row in rows],
+    }
+    return found
+
+
+def _detail(line: Line, row: Row, limit: int) -> bytes:
+    return open_event(line, str(row.key[2]), int(row.key[3]), row.body, limit) if row.body else b""
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a check of an exported audit found."""
+
+    steps: int = 0
+    rows: int = 0
+    pruned: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Where each line ends in the file: how many steps it has, and the last one's hash."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as it was written."""
+        return not self.findings
+
+
+def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = None) -> Checked:
+    """See whether an exported audit is what a store wrote: needs the file only.
+
+    `heads` says how many steps each line had at an earlier time, and the hash of the last of them: the file must go on
+    from there.
+    """
+    checked = Checked()
+    documents = _documents(Path(path))
+    first = next(documents, {})
+    if first.get("kind") != _MARK or first.get("format") != _FORMAT:
+        raise Invalid("the file holds no exported audit", where=str(path), hint="Write one with store.audit_export()")
+    hashes: dict[str, dict[int, str]] = {}
+    ends: Any = None
+    for document in documents:
+        if "heads" in document:
+            ends = document["heads"]
+            continue
+        try:
+            _check_step(document, hashes.setdefault(str(document["line"]), {}), checked)
+        except (KeyError, TypeError, ValueError, HoldfastError) as error:
+            where = (str(document.get("line", "")), str(document.get("id", "")))
+            checked.findings.append(Finding(*where, f"the line of the file cannot be read: {error}"))
+    for line, known in hashes.items():
+        checked.heads[line] = (max(known) + 1, known[max(known)]) if known else (0, "")
+    if ends != {line: list(end) for line, end in checked.heads.items()}:
+        checked.findings.append(Finding("", "", "the ends of the lines are not those that the file says"))
+    for line, (length, last) in (heads or {}).items():
+        if length and hashes.get(line, {}).get(length - 1) != last:
+            checked.findings.append(Finding(line, "", f"step {length - 1} is not the one that the heads say"))
+    return checked
+
+
+def _documents(path: Path) -> Iterator[dict[str, Any]]:
+    """The documents of a file, but for the last, the digest, which must be right."""
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                document = json.loads(line)
+            except ValueError as error:
+                raise Corrupt(f"a line of the exported audit is no JSON: {error}", where=str(path)) from error
+            if not isinstance(document, dict):
+                raise Corrupt("a line of the exported audit is no document", where=str(path))
+            if set(document) == {"digest"}:
+                if document["digest"] != whole.hexdigest():
+                    raise Corrupt("the file is not as it was written", where=str(path), hint="Use another copy of it")
+                return
+            whole.update(line)
+            yield document
+    raise Corrupt("the end of the file is missing", where=str(path), hint="Use another copy of it")
+
+
+def _check_step(document: dict[str, Any], known: dict[int, str], checked: Checked) -> None:
+    line, seq, commit = str(document["line"]), int(document["seq"]), str(document["hash"])
+    id = str(document.get("id", ""))
+    checked.steps += 1
+    wrong: list[str] = []
+    if seq != len(known):
+        wrong.append(f"steps {len(known)} to {seq - 1} are missing")
+    before = known.get(seq - 1)
+    known[seq] = commit
+    if document.get("pruned"):
+        checked.pruned += 1
+    elif "damaged" in document:
+        wrong.append(str(document["damaged"]))
+    else:
+        parents = [bytes.fromhex(parent) for parent in document["parents"]]
+        metadata = b64decode(document["metadata"], validate=True)
+        header = Header(
+            id,
+            tuple(Parent(0, 0, parent) for parent in parents),
+            document["time"],
+            document["stamp"],
+            document["action"],
+            document["schema"],
+            metadata,
+        )
+        digests = tuple(
+            (b64decode(name, validate=True), bytes.fromhex(digest)) for name, digest in document["operations"]
+        )
+        if commit_hash(header, digests).hex() != commit:
+            wrong.append("its hash is not that of its content")
+        if before is not None and [before] != [parent.hex() for parent in parents[:1]]:
+            wrong.append("it does not follow the step before it")
+        wrong += _check_rows(default_codec, metadata, document)
+        checked.rows += len(document["rows"])
+    checked.findings += (Finding(line, id, what) for what in wrong)
+
+
+def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list[str]:
+    about = codec.unpack(metadata)
+    wrong = [] if codec.to_plain(about) == document["about"] else ["what it says about itself is not its metadata"]
+    numbers = [row[0] for row in document["rows"]]
+    told = [(row[1:-1], b64decode(row[-1], validate=True)) for row in document["rows"]]
+    return wrong + mismatches(about, numbers, told)

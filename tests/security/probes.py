@@ -1,0 +1,325 @@
+"""Probes: for every public name of what an identity is given, a try to get at another's state through it.
+
+`PROBES` has, for each kind of object, a try for each of its names; `HARMLESS` the names through which nothing of
+another's can be had, and why. A name that is in neither fails the suite: whoever adds a public function says here how
+it is probed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from holdfast.model.scopes import Scope
+from holdfast.state.acting import Acting
+from holdfast.state.artifacts import Source
+from tests.security.world import KEY, World
+
+Probe: TypeAlias = Callable[[World, Any], Any]
+
+VICTIM: dict[str, Any] = {"agent": "victim"}
+
+
+def _state(act: Any) -> Any:
+    return act.state(**VICTIM)
+
+
+def _mine(act: Any) -> Any:
+    return act.state(agent="intruder")
+
+
+def _pinned(act: Any) -> Any:
+    """One's own state, made to be another's."""
+    state = _mine(act)
+    state.scope = Scope.of(**VICTIM)
+    return state
+
+
+def _then(value: Any, use: Callable[[Any], Any]) -> Any:
+    """Use what comes, awaited where it must be."""
+    if isinstance(value, Awaitable):
+
+        async def following() -> Any:
+            return use(await value)
+
+        return following()
+    return use(value)
+
+
+def _within(act: Any, use: Callable[[Any], Any]) -> Any:
+    """Do something in a transaction, with the victim's state."""
+    if isinstance(act, Acting):
+        with act.transaction() as together:
+            return use(together.state(**VICTIM))
+
+    async def entered() -> Any:
+        async with act.transaction() as together:
+            value = use(together.state(**VICTIM))
+            return await value if isinstance(value, Awaitable) else value
+
+    return entered()
+
+
+def _transacted(act: Any) -> Any:
+    if isinstance(act, Acting):
+        return act.transact(lambda together: together.state(**VICTIM)[KEY])
+
+    async def read(together: Any) -> Any:
+        return await together.state(**VICTIM).get(KEY)
+
+    return act.transact(read)
+
+
+def _watch(act: Any, use: Callable[[Any], Any]) -> Any:
+    return use(_state(act).watch())
+
+
+def _topic(act: Any) -> Any:
+    return act.topic("news", **VICTIM)
+
+
+def _subscribed(act: Any, use: Callable[[Any], Any]) -> Any:
+    return _then(_topic(act).subscribe("reader", start="start"), use)
+
+
+def _requests(act: Any) -> Any:
+    return act.requests("help", **VICTIM)
+
+
+def _pipeline(act: Any) -> Any:
+    return act.pipeline("work", ["one", "two"], **VICTIM)
+
+
+def _document(act: Any) -> Any:
+    return act.document("text", **VICTIM)
+
+
+def _session(world: World, act: Any) -> Any:
+    """A session that somebody handed over."""
+    return type(act.sessions)._made(act._handle, "s1", world.session._record, "active")
+
+
+def _using(act: Any) -> Any:
+    if isinstance(act, Acting):
+        with act.artifacts.using("blob"):
+            return None
+
+    async def entered() -> None:
+        async with act.artifacts.using("blob"):
+            return
+
+    return entered()
+
+
+def _ended(world: World, act: Any) -> Any:
+    if isinstance(act, Acting):
+        with _session(world, act) as session:
+            return session.touch()
+
+    async def entered() -> Any:
+        async with _session(world, act) as session:
+            return await session.touch()
+
+    return entered()
+
+
+PROBES: dict[str, dict[str, Probe]] = {
+    "acting": {
+        "state": lambda _, act: _state(act).get(KEY),
+        "transaction": lambda _, act: _within(act, lambda state: state.get(KEY)),
+        "transact": lambda _, act: _transacted(act),
+        "grant": lambda _, act: act.grant("agent:intruder", "both", **VICTIM),
+        "revoke": lambda world, act: act.revoke(world.store.access.grants(dead=True)[0]),
+        "topic": lambda _, act: _topic(act).read(),
+        "requests": lambda _, act: _requests(act).pending(),
+        "pipeline": lambda _, act: _pipeline(act).stats(),
+        "document": lambda _, act: _document(act).read(),
+        "sessions": lambda _, act: act.sessions.get("s1"),
+        "artifacts": lambda _, act: act.artifacts.get("blob"),
+    },
+    "state": {
+        "at": lambda _, act: _state(act).at(1),
+        "batch": lambda _, act: _state(act).batch({KEY: "taken"}),
+        "change": lambda _, act: _state(act).change(KEY, lambda value: value),
+        "clear": lambda _, act: _state(act).clear(),
+        "copy_to": lambda _, act: _state(act).copy_to(_mine(act)),
+        "delete": lambda _, act: _state(act).delete(KEY),
+        "expire": lambda _, act: _state(act).expire(KEY, 1),
+        "get": lambda _, act: _state(act).get(KEY),
+        "get_at": lambda _, act: _state(act).get_at(KEY, 1),
+        "has": lambda _, act: _state(act).has(KEY),
+        "count": lambda _, act: _state(act).count(),
+        "history": lambda _, act: _state(act).history(KEY),
+        "item": lambda _, act: _state(act).item(KEY),
+        "items": lambda _, act: _first(_state(act).items()),
+        "keys": lambda _, act: _first(_state(act).keys()),
+        "values": lambda _, act: _first(_state(act).values()),
+        "list_items": lambda _, act: _state(act).list_items(),
+        "list_keys": lambda _, act: _state(act).list_keys(),
+        "move_to": lambda _, act: _mine(act).move_to(_state(act)),
+        "patch": lambda _, act: _state(act).patch("notes", {"code": "taken"}),
+        "pop": lambda _, act: _state(act).pop(KEY),
+        "popitem": lambda _, act: _state(act).popitem(),
+        "rollback": lambda _, act: _state(act).rollback(1),
+        "set": lambda _, act: _state(act).set(KEY, "taken"),
+        "setdefault": lambda _, act: _state(act).setdefault("new", "taken"),
+        "update": lambda _, act: _state(act).update({KEY: "taken"}),
+        "watch": lambda _, act: _watch(act, lambda watch: watch.poll()),
+        "scope": lambda _, act: _pinned(act).set(KEY, "taken"),
+        "__getitem__": lambda _, act: _state(act)[KEY],
+        "__setitem__": lambda _, act: _state(act).__setitem__(KEY, "taken"),
+        "__delitem__": lambda _, act: _state(act).__delitem__(KEY),
+        "__contains__": lambda _, act: KEY in _state(act),
+        "__iter__": lambda _, act: iter(_state(act)),
+        "__len__": lambda _, act: len(_state(act)),
+        "__eq__": lambda _, act: _state(act) == {},
+    },
+    "transaction": {
+        "state": lambda _, act: _within(act, lambda state: state.get(KEY)),
+        "__enter__": lambda _, act: _within(act, lambda state: state.set(KEY, "taken")),
+        "__aenter__": lambda _, act: _within(act, lambda state: state.delete(KEY)),
+    },
+    "state in a transaction": {
+        "get": lambda _, act: _within(act, lambda state: state.get(KEY)),
+        "has": lambda _, act: _within(act, lambda state: state.has(KEY)),
+        "set": lambda _, act: _within(act, lambda state: state.set(KEY, "taken")),
+        "delete": lambda _, act: _within(act, lambda state: state.delete(KEY)),
+        "__getitem__": lambda _, act: _within(act, lambda state: state[KEY]),
+        "__setitem__": lambda _, act: _within(act, lambda state: state.__setitem__(KEY, "taken")),
+        "__delitem__": lambda _, act: _within(act, lambda state: state.__delitem__(KEY)),
+        "__contains__": lambda _, act: _within(act, lambda state: KEY in state),
+    },
+    "watch": {
+        "start": lambda _, act: _watch(act, lambda watch: watch.start()),
+        "poll": lambda _, act: _watch(act, lambda watch: watch.poll()),
+        "__iter__": lambda _, act: _watch(act, iter),
+        "__next__": lambda _, act: _watch(act, next),
+        "__aiter__": lambda _, act: _watch(act, aiter),
+        "__anext__": lambda _, act: _watch(act, anext),
+        "__enter__": lambda _, act: _watch(act, lambda watch: watch.__enter__().poll()),
+        "__aenter__": lambda _, act: _watch(act, lambda watch: _then(watch.__aenter__(), lambda each: each.poll())),
+    },
+    "topic": {
+        "count": lambda _, act: _topic(act).count(),
+        "delete": lambda _, act: _topic(act).delete(),
+        "publish": lambda _, act: _topic(act).publish("taken"),
+        "read": lambda _, act: _topic(act).read(),
+        "subscribe": lambda _, act: _subscribed(act, lambda each: each.receive(0)),
+        "subscribers": lambda _, act: _topic(act).subscribers(),
+        "trim": lambda _, act: _topic(act).trim(older_than=1),
+        "unsubscribe": lambda _, act: _topic(act).unsubscribe("reader"),
+    },
+    "subscription": {
+        "ack": lambda _, act: _subscribed(act, lambda each: each.ack()),
+        "deliver": lambda _, act: _subscribed(act, lambda each: each.deliver(lambda _: None, timeout=0)),
+        "lag": lambda _, act: _subscribed(act, lambda each: each.lag()),
+        "receive": lambda _, act: _subscribed(act, lambda each: each.receive(0)),
+        "receive_many": lambda _, act: _subscribed(act, lambda each: each.receive_many(timeout=0)),
+        "rewind": lambda _, act: _subscribed(act, lambda each: each.rewind()),
+        "__iter__": lambda _, act: _subscribed(act, iter),
+        "__next__": lambda _, act: _subscribed(act, next),
+        "__aiter__": lambda _, act: _subscribed(act, aiter),
+        "__anext__": lambda _, act: _subscribed(act, anext),
+    },
+    "requests": {
+        "answer": lambda world, act: _requests(act).answer(world.request, "taken"),
+        "ask": lambda _, act: _requests(act).ask("taken", timeout=0.1),
+        "call": lambda _, act: _requests(act).call("taken", timeout=0.1),
+        "cancel": lambda world, act: _requests(act).cancel(world.waiting),
+        "extend": lambda world, act: _requests(act).extend(world.request),
+        "fail": lambda world, act: _requests(act).fail(world.request, "taken"),
+        "pending": lambda _, act: _requests(act).pending(),
+        "serve": lambda _, act: _requests(act).serve(lambda _: "taken", timeout=0, limit=1),
+        "take": lambda _, act: _requests(act).take(),
+        "wait": lambda world, act: _requests(act).wait(world.asked, timeout=0.1),
+    },
+    "pipeline": {
+        "dead": lambda _, act: _pipeline(act).dead(),
+        "done": lambda world, act: _pipeline(act).done(world.task, "taken"),
+        "extend": lambda world, act: _pipeline(act).extend(world.task),
+        "fail": lambda world, act: _pipeline(act).fail(world.task, "taken"),
+        "forget": lambda world, act: _pipeline(act).forget([world.task.id]),
+        "put": lambda _, act: _pipeline(act).put("taken"),
+        "put_many": lambda _, act: _pipeline(act).put_many(["taken"]),
+        "requeue": lambda world, act: _pipeline(act).requeue(world.task.id),
+        "results": lambda _, act: _pipeline(act).results(),
+        "stats": lambda _, act: _pipeline(act).stats(),
+        "take": lambda _, act: _pipeline(act).take("one"),
+        "work": lambda _, act: _pipeline(act).work("one", lambda item: item, timeout=0, limit=1),
+    },
+    "document": {
+        "delete": lambda _, act: _document(act).delete(),
+        "edit": lambda _, act: _document(act).edit(lambda value: value),
+        "history": lambda _, act: _document(act).history(),
+        "read": lambda _, act: _document(act).read(),
+        "save": lambda _, act: _document(act).save("taken", 0),
+        "wait": lambda _, act: _document(act).wait(0, 0),
+    },
+    "sessions": {
+        "archived": lambda _, act: act.sessions.archived("s2"),
+        "collect": lambda _, act: act.sessions.collect(),
+        "delete": lambda _, act: act.sessions.delete("s1"),
+        "end": lambda _, act: act.sessions.end("s1"),
+        "get": lambda _, act: act.sessions.get("s1"),
+        "resume": lambda _, act: act.sessions.resume("s2"),
+        "start": lambda _, act: act.sessions.start("s3", user="victim"),
+        "touch": lambda _, act: act.sessions.touch("s1"),
+        "update": lambda _, act: act.sessions.update("s1", {"about": "taken"}),
+    },
+    "session": {
+        "end": lambda world, act: _session(world, act).end(),
+        "touch": lambda world, act: _session(world, act).touch(),
+        "state": lambda world, act: _session(world, act).state.get(KEY),
+        "__enter__": _ended,
+        "__aenter__": _ended,
+    },
+    "artifacts": {
+        "changes": lambda _, act: act.artifacts.changes("blob"),
+        "delete": lambda _, act: act.artifacts.delete("blob"),
+        "get": lambda _, act: act.artifacts.get("blob"),
+        "of": lambda _, act: act.artifacts.of("agent:victim"),
+        "open": lambda _, act: act.artifacts.open("blob"),
+        "read": lambda _, act: act.artifacts.read("blob"),
+        "save": lambda world, act: act.artifacts.save("blob", world.folder / "stolen"),
+        "using": lambda _, act: _using(act),
+        "verify": lambda _, act: act.artifacts.verify("blob"),
+    },
+}
+
+QUIET: dict[str, dict[str, Probe]] = {
+    "acting": {
+        "grants": lambda _, act: act.grants(dead=True),
+        "granted": lambda _, act: act.granted(dead=True),
+    },
+    "sessions": {"list": lambda _, act: act.sessions.list(user="victim")},
+    "artifacts": {
+        "list": lambda _, act: act.artifacts.list(producer="agent:victim"),
+        "register": lambda _, act: act.artifacts.register(b"mine", id="mine"),
+        "register_many": lambda _, act: act.artifacts.register_many([Source(b"mine", id="mine too")]),
+    },
+}
+"""Tries that are no try at anything of the victim's: they succeed, and must have nothing of it to show."""
+
+HARMLESS: dict[str, dict[str, str]] = {
+    "acting": {"identity": "who one is", "mode": "how one acts"},
+    "transaction": {"written": "what one has written oneself"},
+    "state in a transaction": {"scope": "a name that one gave"},
+    "watch": {
+        "cursor": "text that says where one is",
+        "close": "ends one's own watch",
+        "scope": "a name that one gave",
+    },
+    "topic": {"scope": "a name that one gave"},
+    "subscription": {"cursor": "where one is oneself"},
+    "requests": {"scope": "a name that one gave"},
+    "pipeline": {"scope": "a name that one gave"},
+    "document": {"scope": "a name that one gave"},
+    "session": dict.fromkeys(
+        ("by", "ended", "id", "metadata", "on_end", "reason", "scope", "started", "status", "user"),
+        "what whoever handed it over had in hand",
+    ),
+}
+
+
+def _first(several: Any) -> Any:
+    return iter(several) if hasattr(several, "__iter__") else several

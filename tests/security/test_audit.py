@@ -1,0 +1,412 @@
+"""The audit: everything is in it, nothing can be taken out of it unseen, and others can check it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Batch, Delete, Put, Row, Scan
+from holdfast.backends.spaces import EVENTS, STEPS
+from holdfast.backends.wrap import Wrapper
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Line, Point
+from holdfast.errors import Corrupt, Denied, Invalid, Unavailable
+from holdfast.security import noting, proof
+from holdfast.security.noting import AUDIT, Notes
+from holdfast.store import Store
+from tests.state.kit import SECOND, Clock, store_on
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Iterator[Store]:
+    with store_on(Memory(), clock) as opened:
+        yield opened
+
+
+def use(store: Store, clock: Clock) -> None:
+    """One of everything, a second apart."""
+    a, b = store.acting_as(agent="a"), store.acting_as(agent="b")
+    with holdfast.correlation("c1"):
+        a.state(agent="a")["plan"] = 1
+    clock.sleep(1)
+    with pytest.raises(Denied):
+        b.state(agent="a").get("plan")
+    clock.sleep(1)
+    a.grant("agent:b", "read", keys="pl*")
+    clock.sleep(1)
+    b.state(agent="a").get("plan")
+    clock.sleep(1)
+    with pytest.raises(Invalid):
+        b.state(agent="a").get("../x")
+    clock.sleep(1)
+    store.state(agent="a").batch({"plan": 2, "other": 3})
+    clock.sleep(1)
+
+
+def test_everything_is_in_it(store: Store, clock: Clock) -> None:
+    use(store, clock)
+    found = [(row.kind, row.actor, row.action, row.scope, row.key, row.outcome) for row in store.audit()]
+    assert found == [
+        ("read", "agent:b", "read", "agent:a", "plan", "ok"),  # written last, and yet when it was is told
+        ("change", "", "set", "agent:a", "other", "ok"),
+        ("change", "", "set", "agent:a", "plan", "ok"),
+        ("denied", "agent:b", "name", "agent:a", "../x", "invalid"),
+        ("access", "agent:a", "grant", "agent:a", "pl*", "ok"),
+        ("denied", "agent:b", "read", "agent:a", "plan", "denied"),
+        ("change", "agent:a", "set", "agent:a", "plan", "ok"),
+    ]
+    times = {row.kind: row.time for row in store.audit(actor="agent:b")}
+    assert times["read"] == datetime(2023, 11, 14, 22, 13, 23, tzinfo=UTC)
+
+
+def test_it_is_asked_in_many_ways(store: Store, clock: Clock) -> None:
+    use(store, clock)
+
+    def count(**question: Any) -> int:
+        return len(store.audit(**question))
+
+    assert count() == 7
+    assert count(actor="agent:b") == 3
+    assert count(actor="") == 2
+    assert count(scope="agent:a") == 7
+    assert count(scope="agent:b") == 0
+    assert count(key="plan") == 4
+    assert count(kind="denied") == 2
+    assert count(outcome="invalid") == 1
+    assert count(action="grant") == 1
+    assert count(correlation="c1") == 1
+    assert count(limit=2) == 2
+    start = datetime.fromtimestamp(clock.now / SECOND, UTC) - timedelta(seconds=6)
+    assert count(since=start + timedelta(seconds=3)) == 4
+    assert count(until=start + timedelta(seconds=2, milliseconds=1)) == 3
+    assert count(since="4s", until="2s") == 3
+    wrong: dict[str, Any]
+    for wrong in ({"after": "x"}, {"after": 5}, {"limit": -1}, {"scope": "nowhere"}, {"actor": "group:x"}):
+        with pytest.raises(Invalid):
+            store.audit(**wrong)
+
+
+def test_it_is_read_page_by_page(store: Store, clock: Clock) -> None:
+    for number in range(9):
+        for scope in ("agent:a", "agent:b", "agent:c", "user:d", "user:e/agent:f"):
+            store.state(scope).batch({f"k{number}": 1, f"l{number}": 1})
+        clock.sleep(number % 2)
+    whole = store.audit(limit=1000)
+    assert len(whole) == 90
+    assert [row.id for row in whole] == sorted((row.id for row in whole), reverse=True)
+    paged, after = [], None
+    while page := store.audit(limit=7, after=after):
+        paged += page
+        after = page[-1].cursor
+    assert paged == whole
+    assert [row.key for row in store.audit(scope="user:d", limit=2)] == ["l8", "k8"]
+
+
+def steps(store: Store) -> int:
+    """How many times something was noted."""
+    return len(run(store.engine.lines.history(Line("", AUDIT))))
+
+
+# Reads ------------------------------------------------------------------------------------------------------------
+
+
+def test_reads_are_written_together_and_counted(store: Store, clock: Clock) -> None:
+    state = store.acting_as(agent="a").state(agent="a")
+    state.batch({"k": 1, "l": 2})
+    for _ in range(5):
+        assert state["k"] == 1
+        clock.sleep(0.1)
+    assert list(state.items()) == [("k", 1), ("l", 2)]
+    assert steps(store) == 0
+    clock.sleep(6)
+    assert state["l"] == 2  # it is time
+    assert steps(store) == 1
+    rows = store.audit(kind="read")
+    told = {row.key: dict(row.detail) for row in rows}
+    assert told["k"]["times"] >= 5
+    assert "l" in told
+    assert "" in told
+    assert steps(store) == 1
+    store.state(agent="a").get("k")  # those of the owner are not noted
+    assert len(store.audit(kind="read")) == len(rows)
+
+
+def test_many_reads_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "MANY", 10)
+    state = store.acting_as(agent="a").state(agent="a")
+    for number in range(25):
+        state.get(f"k{number}")
+    assert steps(store) == 2
+    assert len(store.audit(kind="read")) == 25
+
+
+def test_without_a_window_a_read_is_noted_before_it_is_handed_out(store: Store) -> None:
+    state = store.acting_as(agent="a", read_window=0).state(agent="a")
+    state.get("k")
+    assert steps(store) == 1
+
+
+def test_a_shorter_window_counts_for_all(store: Store, clock: Clock) -> None:
+    store.acting_as(agent="a", read_window=100).state(agent="a").get("k")
+    other = store.acting_as(agent="b", read_window=1).state(agent="b")
+    other.get("k")
+    clock.sleep(2)
+    other.get("l")
+    assert steps(store) == 1
+
+
+def test_reads_are_written_when_nothing_more_happens(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url) as store, holdfast.open(url) as other:
+        store.acting_as(agent="a", read_window=0.05).state(agent="a").get("k")
+        for thread in [store._notes()._timer]:
+            assert thread is not None
+            thread.join(30)
+        assert len(other.audit(kind="read")) == 1
+
+
+class _Failing(Wrapper):
+    fails = False
+
+    async def apply(self, batch: Batch) -> int | None:
+        if self.fails:
+            raise Unavailable("the disk is gone")
+        return await super().apply(batch)
+
+
+def test_what_could_not_be_written_is_kept(clock: Clock) -> None:
+    backend = _Failing(Memory())
+    store = store_on(backend, clock)
+    state = store.acting_as(agent="a").state(agent="a")
+    state.get("k")
+    backend.fails = True
+    notes = store._notes()
+    notes._flush_late()  # a thread of its own: nobody is there to be told
+    state.get("k")
+    with pytest.raises(Unavailable):
+        store.audit()
+    with pytest.raises(Unavailable):  # a try that cannot be noted is not merely denied
+        state.get("../x")
+    backend.fails = False
+    (row,) = store.audit(kind="read")
+    assert row.detail["times"] == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_does_not_write_what_its_parent_read(store: Store) -> None:
+    store.acting_as(agent="a").state(agent="a").get("k")
+    notes = store._notes()
+    notes._process = 0  # as if this were the child
+    notes.renew_locks()
+    assert store.audit(kind="read") == []
+
+
+@pytest.mark.parametrize("ending", ["store.close()", "pass", "os._exit(0)"], ids=["closed", "left open", "killed"])
+def test_reads_at_the_end_of_a_program(tmp_path: Path, ending: str) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    program = f"""
+import os, holdfast
+store = holdfast.open({url!r})
+store.state(agent="a")["k"] = 1
+store.acting_as(agent="a").state(agent="a").get("k")
+{ending}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    with holdfast.open(url) as store:
+        assert len(store.audit(kind="read")) == (0 if "_exit" in ending else 1)  # what is lost is what is said to be
+        assert store.audit_verify().ok
+
+
+# Tampering --------------------------------------------------------------------------------------------------------
+
+
+def rows_of(store: Store, line: str) -> list[Row]:
+    (found,) = run(store.engine.ground.backend.read([Scan(EVENTS, ("", line))]))
+    return found
+
+
+def test_what_was_tampered_with_is_named(store: Store, clock: Clock) -> None:
+    use(store, clock)
+    report = store.audit_verify()
+    assert (report.ok, report.lines, report.rows) == (True, 3, 7)
+    backend, line = store.engine.ground.backend, "␞agent:a"
+
+    def found(*changes: Any) -> list[str]:
+        saved = rows_of(store, line) + rows_of(store, AUDIT)
+        run(backend.apply(list(changes)))
+        told = [each.what for each in store.audit_verify().findings]
+        lines = {row.key[:2] for row in saved}
+        run(backend.apply([Delete(EVENTS, key) for key in lines]))
+        run(backend.apply([Put(EVENTS, row) for row in saved]))
+        assert store.audit_verify().ok
+        return told
+
+    first, *_, last = rows_of(store, line)
+    (told,) = found(Delete(EVENTS, first.key))
+    assert told == "the row of the change of 'plan' is missing"
+    (told,) = found(Put(EVENTS, first._replace(columns=(*first.columns[:2], "agent:z", *first.columns[3:]))))
+    assert told == "the row of the change of 'plan' names another actor"
+    (told,) = found(Put(EVENTS, first._replace(columns=(*first.columns[:6], "c2", *first.columns[7:]))))
+    assert "correlation" in told
+    (told,) = found(Put(EVENTS, first._replace(columns=(1, *first.columns[1:]))))
+    assert told.startswith("its rows are not those")
+    added = first._replace(columns=(*first.columns[:4], "forged", *first.columns[5:]))
+    (told,) = found(Put(EVENTS, added._replace(key=(*first.key[:3], 7))))[:1]
+    assert told == "a row was added that tells of a change of 'forged'"
+    (told,) = found(Put(EVENTS, first._replace(key=(*first.key[:2], "0", 0))))
+    assert told == "row 0 was added: there is no such step"
+    denied = next(row for row in rows_of(store, AUDIT) if row.columns[5] == "denied")
+    (told,) = found(Delete(EVENTS, denied.key))
+    assert told.startswith("its rows are not those")
+    (told,) = found(Put(EVENTS, denied._replace(body=last.body or b"x")))
+    assert told.startswith("the details of a row")
+    two = rows_of(store, line)[1:]
+    assert "row 0 is missing" in found(Delete(EVENTS, min(row.key for row in two)))
+
+
+def test_a_step_that_was_taken_out_is_missed(store: Store, clock: Clock) -> None:
+    use(store, clock)
+    backend = store.engine.ground.backend
+    (steps,) = run(backend.read([Scan(STEPS, ("", AUDIT, 0))]))
+    run(backend.apply([Delete(STEPS, steps[0].key)]))
+    whats = [each.what for each in store.audit_verify().findings]
+    assert "steps 0 to 0 are missing" in whats
+    assert "row 0 was added: there is no such step" in whats
+    run(backend.apply([Put(STEPS, steps[0]._replace(body=steps[0].body[:-1]))]))
+    assert len(store.audit_verify().findings) == 1
+
+
+# For others to check ----------------------------------------------------------------------------------------------
+
+
+def test_a_third_party_can_check_it(store: Store, clock: Clock, tmp_path: Path) -> None:
+    use(store, clock)
+    path = tmp_path / "audit.jsonl"
+    before = store.audit_export(path)
+    store.state(agent="a")["more"] = 1
+    done = store.audit_export(path)
+    assert (done.lines, done.rows) == (3, 8)
+    checked = holdfast.check_audit(path, before.heads)
+    assert (checked.ok, checked.rows, checked.heads) == (True, 8, dict(done.heads))
+    heads = store.heads()
+    for line, (length, commit) in done.heads.items():
+        (main,) = heads.threads[line].branches
+        assert (main.length, main.hash) == (length, commit)
+    # An older file is not what went on from newer heads.
+    store.state(agent="a")["yet more"] = 1
+    later = store.audit_export(tmp_path / "later.jsonl")
+    (finding,) = holdfast.check_audit(path, later.heads).findings
+    assert finding.what == "step 3 is not the one that the heads say"
+
+
+def rewritten(path: Path, change: Any) -> Path:
+    """The file with a line changed, by somebody who knows how the digest at its end is made."""
+    import hashlib
+
+    documents = [json.loads(line) for line in path.read_text().splitlines()][:-1]
+    change(documents)
+    lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in documents]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    other = path.with_name("other.jsonl")
+    other.write_text("".join(lines) + json.dumps({"digest": digest}) + "\n")
+    return other
+
+
+def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_path: Path) -> None:
+    use(store, clock)
+    path = tmp_path / "audit.jsonl"
+    store.audit_export(path)
+
+    def step(documents: list[dict[str, Any]]) -> dict[str, Any]:
+        return next(each for each in documents if each.get("line") == "␞agent:a" and each["seq"] == 1)
+
+    def spoiled(what: str) -> Any:
+        def change(documents: list[dict[str, Any]]) -> None:
+            found = step(documents)
+            if what == "gone":
+                documents.remove(found)
+            elif what == "row":
+                found["rows"].pop()
+            elif what == "about":
+                found["about"]["actor"] = "agent:z"
+            elif what == "unreadable":
+                found["metadata"] = "?"
+            elif what == "damaged":
+                found["damaged"] = "it was damaged"
+            elif what == "heads":
+                documents[-1]["heads"].pop("␞agent:a")
+            else:
+                found[what] = found[what][:-1] if isinstance(found[what], list) else "00" * 32
+
+        return change
+
+    expected = {
+        "gone": "the ends of the lines are not those that the file says",
+        "row": "the row of the change of 'other' is missing",
+        "about": "what it says about itself is not its metadata",
+        "hash": "its hash is not that of its content",
+        "parents": "it does not follow the step before it",
+        "operations": "its hash is not that of its content",
+        "unreadable": "the line of the file cannot be read",
+        "damaged": "it was damaged",
+        "heads": "the ends of the lines are not those that the file says",
+    }
+    assert holdfast.check_audit(rewritten(path, lambda _: None)).ok
+    for what, told in expected.items():
+        checked = holdfast.check_audit(rewritten(path, spoiled(what)))
+        assert not checked.ok
+        assert any(each.what.startswith(told) for each in checked.findings), (what, checked.findings)
+    whole = path.read_text()
+    for broken in (whole[:-70], whole.replace("agent:a", "agent:z", 1), whole[:200] + "\n5\n", "[]\n", "{\n"):
+        path.write_text(broken)
+        with pytest.raises(Corrupt):
+            list(proof._documents(path))
+    path.write_text('{"kind": "else"}\n')
+    with pytest.raises(Invalid):
+        holdfast.check_audit(path)
+
+
+def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> None:
+    """What is left of a line that was pruned: its rows are there, but nothing covers them any more."""
+    for number in range(3):
+        store.state(agent="a")["k"] = number
+    backend = store.engine.ground.backend
+    (steps,) = run(backend.read([Scan(STEPS, ("", "␞agent:a", 0))]))
+    stub = Point.of(steps[0]).stub().row(Line("", "␞agent:a"), b"")
+    run(backend.apply([Delete(STEPS, steps[0].key), Put(STEPS, stub)]))
+    report = store.audit_verify()
+    assert (report.ok, report.unproven, report.rows) == (True, 1, 3)
+    assert len(store.audit()) == 3
+    done = store.audit_export(tmp_path / "audit.jsonl")
+    checked = holdfast.check_audit(tmp_path / "audit.jsonl", done.heads)
+    assert (checked.ok, checked.pruned) == (True, 1)
+
+
+def test_names_that_are_none_are_noted_without_harm() -> None:
+    assert noting.escaped("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
+    assert len(noting.escaped("\U0001f600" * 900)) <= 200
+    assert noting.escaped(b"bytes") == "<bytes>"
+
+
+def test_notes_are_of_one_store(clock: Clock) -> None:
+    one, other = store_on(Memory(), clock), store_on(Memory(), clock)
+    assert isinstance(one._notes(), Notes)
+    assert one._notes() is one._notes()
+    assert one._notes() is not other._notes()
+    assert replace(one._handle, tenant="x") != one._handle

@@ -1,0 +1,90 @@
+"""A store with somebody who has secrets, and somebody who wants them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.memory import Memory
+from holdfast.engine.drivers import run
+from holdfast.model.scopes import MARK
+from holdfast.security.noting import AUDIT
+from holdfast.state.acting import Acting, AsyncActing
+from holdfast.state.auditing import Audited
+from tests.state.kit import Clock, awaited, store_on
+
+SECRET = "the launch code is 0000"
+KEY = "plan"
+
+
+class World:
+    """The victim is `agent:victim`, the intruder `agent:intruder`. Both have something of every kind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.store = store_on(Memory(), self.clock)
+        self.astore = awaited(self.store)
+        self.victim = self.store.acting_as(agent="victim")
+        self.intruder = self.store.acting_as(agent="intruder")
+        self.aintruder = self.astore.acting_as(agent="intruder")
+        self.victim.state(agent="victim").batch({KEY: SECRET, "notes": {"code": SECRET}})
+        self.intruder.state(agent="intruder")["mine"] = 1
+        topic = self.victim.topic("news", agent="victim")
+        topic.subscribe("reader", start="start").receive(0)
+        topic.publish(SECRET)
+        requests = self.victim.requests("help", agent="victim")
+        self.asked = requests.ask(SECRET)
+        self.request = requests.take()
+        self.waiting = requests.ask(SECRET)
+        pipeline = self.victim.pipeline("work", ["one", "two"], agent="victim")
+        pipeline.put_many([SECRET, SECRET])
+        task = pipeline.take("one")
+        assert task is not None
+        self.task = task
+        self.victim.document("text", agent="victim").edit(lambda _: SECRET)
+        self.session = self.store.sessions.start("s1", user="victim", on_end="archive", metadata={"about": SECRET})
+        self.session.state[KEY] = SECRET
+        ended = self.store.sessions.start("s2", user="victim", on_end="archive")
+        ended.state[KEY] = SECRET
+        ended.end()
+        self.victim.artifacts.register(SECRET.encode(), id="blob")
+        with self.victim.artifacts.using("blob"):
+            self.victim.state(agent="victim")["made"] = SECRET
+
+    def heads(self) -> dict[str, str]:
+        """Where every line ends but that of the audit: what changes when anything is written."""
+        lines = run(self.store.engine.lines.names("", MARK))
+        points = {line.name: run(self.store.engine.lines.newest(line)) for line in lines if line.name != AUDIT}
+        return {name: point.hash.hex() for name, point in points.items() if point is not None}
+
+    def tries(self) -> list[Audited]:
+        """What the intruder was denied."""
+        run(self.astore._flush_notes())
+        return self.store.audit(actor="agent:intruder", kind="denied", limit=10_000)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def done(probe: Callable[[Any], Any], acting: Acting | AsyncActing) -> Any:
+    """What comes of a probe, with all that it would wait for or go through."""
+    if isinstance(acting, Acting):
+        return _drained(probe(acting))
+
+    async def awaiting() -> Any:
+        value = probe(acting)
+        while inspect.isawaitable(value):
+            value = await value
+        if hasattr(value, "__aiter__"):
+            return [await anext(aiter(value))]
+        return _drained(value)
+
+    return asyncio.run(awaiting())
+
+
+def _drained(value: Any) -> Any:
+    return [next(value)] if isinstance(value, Iterator) else value
