@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.errors import Unavailable as Unavailable
     from holdfast.errors import Uncertain as Uncertain
     from holdfast.errors import Unsupported as Unsupported
+    from holdfast.errors import Veto as Veto
     from holdfast.history.merging import LEAVE as LEAVE
     from holdfast.history.merging import Clash as Clash
     from holdfast.model.missing import MISSING as MISSING
@@ -46,6 +47,11 @@ if TYPE_CHECKING:
     from holdfast.ops.jobs import Jobs as Jobs
     from holdfast.ops.runner import AsyncRunner as AsyncRunner
     from holdfast.ops.runner import Runner as Runner
+    from holdfast.security.identity import Identity as Identity
+    from holdfast.security.policy import Policy as Policy
+    from holdfast.security.proof import check_audit as check_audit
+    from holdfast.security.tracing import bound as bound
+    from holdfast.security.tracing import correlation as correlation
     from holdfast.store import AsyncStore as AsyncStore
     from holdfast.store import Store as Store
     from holdfast.upkeep.retention import Retention as Retention
@@ -77,18 +83,23 @@ _ERRORS = (
     "Unavailable",
     "Uncertain",
     "Unsupported",
+    "Veto",
 )
 _CODEC = ("Codec", "Inert", "Limits", "Registry")
 _DOCTOR = ("doctor",)
 _EXPLANATIONS = ("explain",)
 _JOBS = ("AsyncJobs", "Jobs")
+_IDENTITY = ("Identity",)
 _MERGING = ("LEAVE", "Clash")
 _MISSING = ("MISSING",)
 _OPENING = ("aopen", "open")
+_POLICY = ("Policy",)
+_PROOF = ("check_audit",)
 _REGISTRY = ("allow", "register")
 _RETENTION = ("Retention",)
 _RUNNER = ("AsyncRunner", "Runner")
 _STORE = ("AsyncStore", "Store")
+_TRACING = ("bound", "correlation")
 
 __all__ = [  # noqa: PLE0604 - strings all of them
     *_AUTOSAVE,
@@ -99,13 +110,17 @@ __all__ = [  # noqa: PLE0604 - strings all of them
     *_ERRORS,
     *_EXPLANATIONS,
     *_JOBS,
+    *_IDENTITY,
     *_MERGING,
     *_MISSING,
     *_OPENING,
+    *_POLICY,
+    *_PROOF,
     *_REGISTRY,
     *_RETENTION,
     *_RUNNER,
     *_STORE,
+    *_TRACING,
     "__version__",
 ]
 
@@ -129,6 +144,12 @@ def __getattr__(name: str) -> Any:
         from holdfast.ops import explanations as found
     elif name in _JOBS:
         from holdfast.ops import jobs as found
+    elif name in _IDENTITY:
+        from holdfast.security import identity as found
+    elif name in _POLICY:
+        from holdfast.security import policy as found
+    elif name in _PROOF:
+        from holdfast.security import proof as found
     elif name in _MERGING:
         from holdfast.history import merging as found
     elif name in _MISSING:
@@ -143,6 +164,8 @@ def __getattr__(name: str) -> Any:
         from holdfast.ops import runner as found
     elif name in _STORE:
         from holdfast import store as found
+    elif name in _TRACING:
+        from holdfast.security import tracing as found
     if found is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     return getattr(found, name)

@@ -10,11 +10,14 @@
     ├── Unavailable     (OSError)          the store is closed, or failed and must be opened anew
     ├── Corrupt         (ValueError)       stored bytes are not what was written
     ├── Denied          (PermissionError)  the caller may not do this, or the key is gone
+    │   └── Veto                           a hook refused the change
     ├── Unsupported     (TypeError)        this cannot be kept or done here
     ├── Invalid         (ValueError)       the caller's input breaks a rule
     │   ├── CircularReference              a value contains itself
     │   ├── TooDeep                        a value is nested too deeply
     │   └── TooLarge                       a value exceeds a size limit
+    ├── Unanswered      (TimeoutError)     no answer to a request came in time
+    ├── HandlerFailed                      who answers a request, or works on an item, raised an error
     └── Config                             settings are wrong or something is not installed
 
 A message says what is wrong, where, and what to do about it. The three parts are kept as attributes,
@@ -91,6 +94,12 @@ class Denied(HoldfastError, PermissionError):
     code = "denied"
 
 
+class Veto(Denied):
+    """A hook refused the change. Raised by hooks, with the reason: `raise Veto("the budget is spent")`."""
+
+    code = "vetoed"
+
+
 class Unsupported(HoldfastError, TypeError):
     """A value, format or operation that cannot be handled here."""
 
@@ -121,6 +130,25 @@ class TooLarge(Invalid):
     code = "too-large"
 
 
+class Unanswered(HoldfastError, TimeoutError):
+    """No answer to a request came in time. The request was cancelled: nobody will answer it any more."""
+
+    code = "unanswered"
+
+
+class HandlerFailed(HoldfastError):
+    """Who was to answer a request raised an error: `kind` is the name of its class there, `message` its text."""
+
+    code = "handler-failed"
+
+    def __init__(
+        self, what: str, *, where: str = "", hint: str = "", code: str = "", kind: str = "", message: str = ""
+    ) -> None:
+        super().__init__(what, where=where, hint=hint, code=code)
+        self.kind = kind
+        self.message = message
+
+
 class Config(HoldfastError):
     """Settings are wrong, or an optional part is not installed."""
 
@@ -137,5 +165,11 @@ FINER = {
     "no-store-named": Config,
     "under-way": Conflict,
     "lease-lost": Conflict,
+    "session-ended": Denied,
+    "grant-revoked": Denied,
+    "grant-expired": Denied,
+    "hook-failed": Veto,
+    "no-responder": Unanswered,
+    "responder-died": Unanswered,
 }
 """Codes that say more than their class does."""

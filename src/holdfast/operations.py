@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
-from holdfast.backends.port import Change, Create, Put, Row
+from holdfast.backends.port import Call, Change, Create, Put, Row
 from holdfast.backends.spaces import REFS
 from holdfast.checkpoints import Checkpoint, Thread, to_datetime, to_time
 from holdfast.codec import Codec
@@ -20,11 +20,13 @@ from holdfast.engine.core import Engine
 from holdfast.engine.drivers import Sync, operation
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
+from holdfast.engine.namespaces import check_thread
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.packed import PackedMap
-from holdfast.state.face import ScopedOperations, StateTransaction
+from holdfast.state.face import StateTransaction
 from holdfast.state.handles import Handle
+from holdfast.state.owner import OwnerOperations
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit, Saving
@@ -44,7 +46,7 @@ class About(TypedDict, total=False):
     kind: str
 
 
-class Basics(ScopedOperations):
+class Basics(OwnerOperations):
     """Saving and reading checkpoints, naming them, deleting threads: what all else stands on."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
@@ -56,6 +58,12 @@ class Basics(ScopedOperations):
         if not check_name(thread, "name of a thread"):
             raise Invalid("the name of a thread is not empty")
         return Line(self.tenant, thread)
+
+    def _own_line(self, thread: str) -> Line:
+        """The line of a thread that is to be saved to. State of scopes is changed otherwise."""
+        line = self._line(thread)
+        check_thread(line.name)
+        return line
 
     # Saving ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +94,7 @@ class Basics(ScopedOperations):
         revision of it. `name` and `tags` are given to the checkpoint as it is saved. With `if_changed`, a state that is
         just the parent's is not saved: the parent is returned.
         """
-        line = self._line(thread)
+        line = self._own_line(thread)
         packed = self.engine.recent(line).pack(arguments.mapping(state, "state"))
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
         return await self._save(self._saving(line, packed, if_changed, about))
@@ -113,7 +121,7 @@ class Basics(ScopedOperations):
         lists such places. Nothing else of the state is read or packed: the cost does not depend on how large it is.
         The rest is as in `put`.
         """
-        line, edit = self._line(thread), self._parts(thread, changes, remove)
+        line, edit = self._own_line(thread), self._parts(thread, changes, remove)
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
         return await self._save(self._saving(line, edit, False, about))
 
@@ -135,7 +143,7 @@ class Basics(ScopedOperations):
         """
         from holdfast.history import carrying
 
-        line = self._line(thread)
+        line = self._own_line(thread)
         point = await self._find(line, id, at=at, name=name, step=step, time=time)
         packed = await self._lines.reading(line, point, partial(self.engine.states.values, line))
         about = self._about(line, branch=branch, kind="restore")
@@ -307,13 +315,25 @@ class Basics(ScopedOperations):
         """Delete a thread with everything that belongs to it, also its namespaces. False if there is none."""
         from holdfast.upkeep.families import family
 
-        return await self._lines.delete(*await family(self.engine, self._line(thread)))
+        line = self._line(thread)
+        lines = await family(self.engine, line)
+        if self.engine.hooks is not None:
+            from holdfast.hooks.checkpoints import deleting
+
+            return await deleting(self.engine.hooks, line, lambda: self._lines.delete(*lines))
+        return await self._lines.delete(*lines)
 
     @operation
     async def close(self) -> None:
-        """Let go of the store. Waits for what is being saved; closing again does nothing."""
-        await self.engine.ground.backend.close()
-        self.engine.ground.cache.clear()
+        """Let go of the store. Waits for what is being saved, and some seconds for after-hooks; closing again does
+        nothing."""
+        if self.engine.hooks is not None:
+            await Call(self.engine.hooks.close)
+        try:
+            await self._flush_notes()
+        finally:
+            await self.engine.ground.backend.close()
+            self.engine.ground.cache.clear()
 
     # Inside ---------------------------------------------------------------------------------------------------
 
@@ -505,7 +525,7 @@ class Transaction(StateTransaction):
     def put(self, thread: str, state: Mapping[str, Any], *, if_changed: bool = False, **about: Unpack[About]) -> None:
         """Save the state of a thread, as `Store.put` does. It is packed now: later changes of it are not seen."""
         self._check_open()
-        line = self._store._line(thread)
+        line = self._store._own_line(thread)
         store = self._store
         packed = store.engine.recent(line).pack(arguments.mapping(state, "state"))
         self._savings.append(store._saving(line, packed, if_changed, store._about(line, **about)))
@@ -515,7 +535,7 @@ class Transaction(StateTransaction):
     ) -> None:
         """Change parts of a thread's state, as `Store.update` does."""
         self._check_open()
-        line, edit = self._store._line(thread), self._store._parts(thread, changes, remove)
+        line, edit = self._store._own_line(thread), self._store._parts(thread, changes, remove)
         about.setdefault("kind", "update")
         self._savings.append(self._store._saving(line, edit, False, self._store._about(line, **about)))
 

@@ -12,6 +12,7 @@ from holdfast import arguments
 from holdfast.arguments import Path
 from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, to_datetime
 from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.engine.namespaces import is_thread
 from holdfast.engine.records import Line, check_name
 from holdfast.errors import Invalid
 from holdfast.operations import Basics
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.history.changes import Diff
     from holdfast.history.merging import Resolve
     from holdfast.history.search import Page
+    from holdfast.hooks.face import AsyncHooks, Hooks
     from holdfast.upkeep.exporting import Exported
     from holdfast.upkeep.heads import Heads
     from holdfast.upkeep.importing import Imported
@@ -137,7 +139,7 @@ class Operations(Basics):
         """
         from holdfast.history import branching
 
-        line = self._line(thread)
+        line = self._own_line(thread)
         branching.checked_name(branch, line)
         point = await self._find(line, id, at=at, step=step)
         if not changes and not remove:
@@ -173,7 +175,7 @@ class Operations(Basics):
         """Give a branch another name. `main` keeps its own."""
         from holdfast.history import branching
 
-        await branching.rename(self.engine, self._line(thread), name, new)
+        await branching.rename(self.engine, self._own_line(thread), name, new)
 
     @operation
     async def delete_branch(self, thread: str, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
@@ -186,7 +188,7 @@ class Operations(Basics):
         """
         from holdfast.history import branching
 
-        line = self._line(thread)
+        line = self._own_line(thread)
         return (await branching.delete(self.engine, line, name, force=force, dry_run=dry_run)).ids
 
     @operation
@@ -197,7 +199,7 @@ class Operations(Basics):
         """
         from holdfast.history import branching
 
-        line = self._line(thread)
+        line = self._own_line(thread)
         return Checkpoint(*self._fields(line, await branching.switch(self.engine, line, branch)))
 
     @operation
@@ -225,7 +227,7 @@ class Operations(Basics):
         """
         from holdfast.history import merging
 
-        line = self._line(thread)
+        line = self._own_line(thread)
         metadata = arguments.mapping(metadata or {}, "metadata")
         head = await merging.merge(
             self.engine, line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
@@ -523,7 +525,7 @@ class Operations(Basics):
         from holdfast.upkeep import importing
 
         named = None if threads is None else list(arguments.names(threads, "threads"))
-        name = None if as_thread is None else self._line(as_thread).name
+        name = None if as_thread is None else self._own_line(as_thread).name
         want = importing.wanted(self.tenant, named, name)
         return await importing.import_threads(self.engine, place, want, dry_run, progress)
 
@@ -539,16 +541,18 @@ class Operations(Basics):
     async def stats(self) -> Stats:
         """The store in figures: its size, this tenant's threads, and what the cache holds."""
         cache, backend = self.engine.ground.cache, self.engine.ground.backend
-        threads, size = len(await self._lines.names(self.tenant)), await backend.size()
+        lines, size = await self._lines.names(self.tenant), await backend.size()
+        threads = sum(is_thread(line.name) for line in lines)
         return Stats(backend.url, size, threads, cache.held, cache.max_bytes, cache.hits, cache.misses)
 
     @operation
     async def status(self) -> dict[str, int | float | str]:
-        """How the store is doing, by name: what waits to be copied, what was healed, whether a breaker is open.
+        """How the store is doing, by name: what waits to be copied, what was healed, which hooks are off.
 
         Which names there are depends on what the store is made of; a plain one may have none.
         """
-        return await self.engine.ground.backend.status()
+        status = await self.engine.ground.backend.status()
+        return status if self.engine.hooks is None else {**status, **self.engine.hooks.status()}
 
     @operation
     async def compact(self, thread: str) -> None:
@@ -577,6 +581,13 @@ class Operations(Basics):
 class Store(Sync, Operations):
     """A store whose operations return when they are done. Safe to use from many threads at a time."""
 
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks of the store: functions called before and after changes."""
+        from holdfast.hooks.face import Hooks
+
+        return Hooks(self.engine, self.tenant)
+
     def __enter__(self) -> Self:
         return self
 
@@ -586,6 +597,13 @@ class Store(Sync, Operations):
 
 class AsyncStore(Async, Operations):
     """A store whose operations are awaited."""
+
+    @property
+    def hooks(self) -> AsyncHooks:
+        """The hooks of the store: functions called before and after changes."""
+        from holdfast.hooks.face import AsyncHooks
+
+        return AsyncHooks(self.engine, self.tenant)
 
     async def __aenter__(self) -> Self:
         return self

@@ -76,6 +76,31 @@ ERRORS = (
         4,
     ),
     ErrorText(
+        "unanswered",
+        "A responder has the request, and did not answer in time. The request was cancelled.",
+        ("Its handler takes longer than the timeout.", "It waits for something itself."),
+        "Allow it more time (`timeout`), or make the handler quicker.",
+    ),
+    ErrorText(
+        "no-responder",
+        "No responder took the request in time. The request was cancelled.",
+        ("None is running, or all are busy.", "They serve requests of another name, tenant or store."),
+        "Start a responder, start more of them, or allow more time (`timeout`).",
+    ),
+    ErrorText(
+        "responder-died",
+        "The responder that had the request gave no sign of life any more, and no other took it in time. The request "
+        "was cancelled.",
+        ("Its process was killed, or its machine went away.", "It holds requests for longer than it gives signs."),
+        "Run more than one responder, with a lease that is shorter than the timeout: another then takes over in time.",
+    ),
+    ErrorText(
+        "handler-failed",
+        "The responder's own code raised an error while it answered the request.",
+        ("The request has something in it that the handler does not expect.", "The handler has a bug."),
+        "The error's `kind` and `message` say what it was; look at the responder.",
+    ),
+    ErrorText(
         "transient",
         "A failure that may pass. Nothing was changed.",
         ("A server is restarting, or the network was cut.", "A disk could not be read for a moment."),
@@ -136,8 +161,33 @@ ERRORS = (
     ErrorText(
         "denied",
         "The caller may not do this, or the key that would allow it is missing.",
-        ("The user may not write to the file or its directory.", "The database refuses this role."),
-        "Grant the right, or run as the user who owns the store. `holdfast doctor` names the file.",
+        (
+            "The user may not write to the file or its directory.",
+            "The database refuses this role.",
+            "An identity (`store.acting_as`) tried what is not its own, and was not granted to it.",
+        ),
+        "Grant the right (`store.access.grant`), or run as the user who owns the store. `holdfast doctor` names the file.",
+    ),
+    ErrorText(
+        "grant-revoked",
+        "The grant that would have allowed this was taken back. Nothing was read or changed, and the try is in the "
+        "audit.",
+        ("Whoever owns the scope, or the store, revoked it.", "The identity was cut off."),
+        "Ask whoever gave it for another. `store.access.grants(dead=True)` says who revoked it and when.",
+    ),
+    ErrorText(
+        "grant-expired",
+        "The grant that would have allowed this was given for a time, which is over. Nothing was read or changed, and "
+        "the try is in the audit.",
+        ("The work took longer than the grant was given for.", "The clocks of two machines differ."),
+        "Ask whoever gave it for another, with a later `until`.",
+    ),
+    ErrorText(
+        "session-ended",
+        "The session has ended, and takes no more writes. Nothing was changed.",
+        ("It was ended, here or by another process.", "Its time was up, and it was collected."),
+        "Start another session; or resume this one, if it was archived or kept when it ended (`sessions.resume`). Give "
+        "sessions that wait for people a longer `idle`, or touch them.",
     ),
     ErrorText(
         "unsupported",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,6 +14,9 @@ from holdfast.engine.findings import Level
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.history.times import parse_age
 from holdfast.ops.kinds import Context, Kind, Result, known_only
+from holdfast.state.artifact_records import Records as Artifacts
+from holdfast.state.lapsing import lapse
+from holdfast.state.sessions import SessionsOperations
 from holdfast.store import Operations, Store
 from holdfast.upkeep.pruning import PrunedThread, Selection, prune
 from holdfast.upkeep.retention import Retention
@@ -209,6 +213,35 @@ def _check_orphans(settings: Mapping[str, Any]) -> None:
     parse_age(settings.get("grace", "1d"))
 
 
+async def _expire(job: Context) -> Result:
+    lapsed = await lapse(job.store._handle, job.progress)
+    ended = forgotten = held = 0
+    while True:
+        done = await SessionsOperations.collect(job.store.sessions, _PAGE)
+        ended, forgotten, held = ended + done.ended, forgotten + done.forgotten, held + done.held
+        job.progress(ended + forgotten, None, "sessions")
+        if sum(done) < _PAGE:
+            break
+    left = await Artifacts(job.store._handle).sweep(int(_age(job.settings).total_seconds() * 1e9))
+    said = (
+        f"{lapsed.keys} expired keys of {lapsed.scopes} scopes removed, {ended} sessions ended, {forgotten} forgotten"
+    )
+    if held:
+        said += f"; {held} are held, or a hook objects to their end"
+    if left:
+        said += f"; content that {left} artifacts would have had removed"
+    return Result(said)
+
+
+def _age(settings: Mapping[str, Any]) -> timedelta:
+    return parse_age(settings.get("grace", "1d"))
+
+
+def _check_expire(settings: Mapping[str, Any]) -> None:
+    known_only(settings, grace=str)
+    _age(settings)
+
+
 def _check_project(settings: Mapping[str, Any]) -> None:
     known_only(settings, again=bool)
 
@@ -248,6 +281,13 @@ _ALL = (
         _orphans,
         _check_orphans,
         {"grace": "how long something must have been there: 1d"},
+    ),
+    Kind(
+        "expire",
+        "remove expired keys of all scopes, end sessions whose time is up",
+        _expire,
+        _check_expire,
+        {"grace": "how long content must have been there that was to be an artifact's and is not: 1d"},
     ),
     Kind(
         "compact",

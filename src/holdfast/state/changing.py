@@ -51,7 +51,7 @@ def setting(
     on_conflict: OnConflict = "refuse",
 ) -> Write:
     """The change that sets a key."""
-    key = check_key(key)
+    key = handle.guard.key(scope, key)
     version = arguments.optional_count(expected, "version")
     if not callable(on_conflict) and on_conflict not in ("refuse", "overwrite", "merge"):
         raise Invalid(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")

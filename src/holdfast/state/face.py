@@ -7,12 +7,12 @@ less.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self, TypedDict, Unpack, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from holdfast import arguments
 from holdfast.backends.waiting import Pause
-from holdfast.engine.drivers import Sync, arun, either, run
+from holdfast.engine.drivers import Async, Sync, arun, either, operation, run
 from holdfast.errors import Conflict, Invalid
 from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
@@ -20,8 +20,40 @@ from holdfast.state.scoped import AsyncState, State
 from holdfast.state.transactions import AsyncTransactionState, Pending, TransactionState
 from holdfast.state.writing import Written
 
+if TYPE_CHECKING:
+    from holdfast.state.artifacts import Artifacts, AsyncArtifacts
+    from holdfast.state.listing import ScopeInfo
+    from holdfast.state.sessions import AsyncSessions, Sessions
+    from holdfast.state.sharing.broadcast import AsyncTopic, Topic
+    from holdfast.state.sharing.documents import AsyncDocument, Document
+    from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
+    from holdfast.state.sharing.places import Pattern, Place
+    from holdfast.state.sharing.requests import AsyncRequests, Requests
+
+T = TypeVar("T")
+A = TypeVar("A")
+
 ATTEMPTS = 1000
 """How often a transaction is begun anew, unless told otherwise. Each time, somebody else got through."""
+
+
+class feature(Generic[T, A]):  # noqa: N801 - used like a property
+    """A property that is one thing of a sync class, and its other form of an async one."""
+
+    def __init__(self, sync: Callable[[Any], T], other: Callable[[Any], A]) -> None:
+        self._sync, self._async = sync, other
+        self.__doc__ = sync.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Sync, owner: type) -> T: ...
+    @overload
+    def __get__(self, instance: Async, owner: type) -> A: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return self._sync(instance) if isinstance(instance, Sync) else self._async(instance)
 
 
 class Parts(TypedDict, total=False):
@@ -56,6 +88,75 @@ class ScopedOperations:
 
     state = either(_state, _async_state)
 
+    @operation
+    async def scopes(
+        self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100
+    ) -> list[ScopeInfo]:
+        """A page of the scopes that have state, or had some, in the order of their text: those that start with a prefix
+        (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity is shown those that it
+        may read."""
+        from holdfast.state.listing import scopes
+
+        return await scopes(self._handle, prefix, pattern, str(after), arguments.count(limit, "limit"))
+
+    # Sharing ----------------------------------------------------------------------------------------------------
+
+    def _topic(self, name: str, /, **parts: Unpack[Parts]) -> Topic:
+        """A topic: messages that every subscriber gets, in order. Parts name the scope that it lies in, if any."""
+        from holdfast.state.sharing.broadcast import Topic
+
+        return Topic(self._shared("topic", name, parts))
+
+    def _async_topic(self, name: str, /, **parts: Unpack[Parts]) -> AsyncTopic:
+        from holdfast.state.sharing.broadcast import AsyncTopic
+
+        return AsyncTopic(self._shared("topic", name, parts))
+
+    def _requests(self, name: str, /, **parts: Unpack[Parts]) -> Requests:
+        """Requests under a name: whoever serves them answers whoever asks."""
+        from holdfast.state.sharing.requests import Requests
+
+        return Requests(self._shared("requests", name, parts))
+
+    def _async_requests(self, name: str, /, **parts: Unpack[Parts]) -> AsyncRequests:
+        from holdfast.state.sharing.requests import AsyncRequests
+
+        return AsyncRequests(self._shared("requests", name, parts))
+
+    def _pipeline(self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[Parts]) -> Pipeline:
+        """A pipeline: items go through its stages, and are handed on once. An item is tried at a stage so often."""
+        from holdfast.state.sharing.pipeline import Pipeline
+
+        return Pipeline(self._shared("pipeline", name, parts), stages, tries)
+
+    def _async_pipeline(
+        self, name: str, /, stages: Sequence[str], *, tries: int = 5, **parts: Unpack[Parts]
+    ) -> AsyncPipeline:
+        from holdfast.state.sharing.pipeline import AsyncPipeline
+
+        return AsyncPipeline(self._shared("pipeline", name, parts), stages, tries)
+
+    def _document(self, name: str, /, **parts: Unpack[Parts]) -> Document:
+        """A document that many edit at a time, and lose no edit."""
+        from holdfast.state.sharing.documents import Document
+
+        return Document(self._shared("document", name, parts))
+
+    def _async_document(self, name: str, /, **parts: Unpack[Parts]) -> AsyncDocument:
+        from holdfast.state.sharing.documents import AsyncDocument
+
+        return AsyncDocument(self._shared("document", name, parts))
+
+    topic = either(_topic, _async_topic)
+    requests = either(_requests, _async_requests)
+    pipeline = either(_pipeline, _async_pipeline)
+    document = either(_document, _async_document)
+
+    def _shared(self, pattern: Pattern, name: str, parts: Parts) -> Place:
+        from holdfast.state.sharing.places import place
+
+        return place(self._handle, pattern, name, named(self._handle, None, parts))
+
     def transaction(self) -> StateTransaction:
         """Several keys changed, of one scope or many, all or none, when the block ends without an error."""
         return StateTransaction(self._handle, self)
@@ -89,6 +190,32 @@ class ScopedOperations:
 
     transact = either(_transact, _async_transact)
 
+    def _sessions(self) -> Sessions:
+        """Sessions: state that ends with them. See `holdfast.state.sessions`."""
+        from holdfast.state.sessions import Sessions
+
+        return Sessions(self._handle)
+
+    def _async_sessions(self) -> AsyncSessions:
+        from holdfast.state.sessions import AsyncSessions
+
+        return AsyncSessions(self._handle)
+
+    sessions = feature(_sessions, _async_sessions)
+
+    def _artifacts(self) -> Artifacts:
+        """Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts`."""
+        from holdfast.state.artifacts import Artifacts
+
+        return Artifacts(self._handle)
+
+    def _async_artifacts(self) -> AsyncArtifacts:
+        from holdfast.state.artifacts import AsyncArtifacts
+
+        return AsyncArtifacts(self._handle)
+
+    artifacts = feature(_artifacts, _async_artifacts)
+
 
 def _is_stale(conflict: Conflict, attempt: int, attempts: int) -> bool:
     return conflict.code == "version-mismatch" and attempt < attempts
@@ -105,7 +232,7 @@ def named(handle: Handle, scope: Scope | str | None, parts: Parts) -> Scope:
         return handle.guard.scope(cast(Mapping[str, Any], parts))
     if parts:
         raise Invalid("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
-    return scope if isinstance(scope, Scope) else handle.guard.scope(scope)
+    return handle.guard.scope(scope)
 
 
 class StateTransaction:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast import arguments
-from holdfast.backends.port import Scan
+from holdfast.backends.port import Row, Scan
 from holdfast.backends.spaces import STEPS
 from holdfast.checkpoints import to_datetime, to_time
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Line, Point, open_step
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.times import parse_moment
-from holdfast.model.scopes import Scope, check_key
+from holdfast.model.scopes import Scope
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, seen, viewed
@@ -77,12 +78,12 @@ async def stored_at(handle: Handle, scope: Scope, key: str, version: int) -> Sto
 
 async def value_at(handle: Handle, scope: Scope, key: str, when: When, default: Any) -> Any:
     """The value of a key then."""
-    key = check_key(key)
+    key = handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, (key,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
     item = await seen(handle, line, point, lambda view: view.item(key), _moment(handle, when, point))
-    handle.guard.saw(scope, (key,))
+    await handle.guard.saw(scope, (key,))
     return default if item is None else item.value
 
 
@@ -92,13 +93,13 @@ async def state_at(handle: Handle, scope: Scope, when: When) -> dict[str, Any]:
     line = handle.line(scope)
     point = await point_at(handle, line, when)
     items = await seen(handle, line, point, View.items, _moment(handle, when, point))
-    handle.guard.saw(scope, [item.key for item in items])
+    await handle.guard.saw(scope, [item.key for item in items])
     return {item.key: item.value for item in items}
 
 
 async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: int | None) -> list[Past]:
     """The changes of a scope, or of one key, the latest first."""
-    wanted = None if key is None else check_key(key)
+    wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line, found = handle.line(scope), list[Past]()
     stop: tuple[int, ...] = () if before is None else (max(arguments.count(before, "version") - 1, 0),)
@@ -108,23 +109,25 @@ async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: 
         for row in rows:
             point = Point.of(row)
             if not point.pruned:
-                found += changes_of(handle, line, row, wanted)
+                found += await changes_of(handle, line, row, wanted)
         if len(rows) < _PAGE:
             break
         stop = (int(rows[-1].key[3]),)
-    handle.guard.saw(scope, () if wanted is None else (wanted,))
+    await handle.guard.saw(scope, () if wanted is None else (wanted,))
     return found[:limit]
 
 
-def changes_of(handle: Handle, line: Line, row: Any, wanted: str | None = None) -> list[Past]:
+async def changes_of(handle: Handle, line: Line, row: Row, wanted: str | None = None) -> list[Past]:
     """The changes of keys that a step made, in the order of keys."""
     point = Point.of(row)
     step = open_step(line, row, handle.engine.ground.max_bytes)
     about = handle.codec.unpack(step.header.metadata)
-    before = about.get("before", {})
     found = []
     touched = {names.unpack_key(key): True for key, _ in step.edit.put}
     touched |= {names.unpack_key(key): False for key in step.edit.removed}
+    before = about.get("before")
+    if before is None:
+        before = await _versions_before(handle, line, point, [each for each in touched if wanted in (None, each)])
     touched |= {key: key in touched and touched[key] for key in before}
     for key in sorted(touched):
         if not key or (wanted is not None and key != wanted):
@@ -147,9 +150,24 @@ def changes_of(handle: Handle, line: Line, row: Any, wanted: str | None = None) 
     return found
 
 
+async def _versions_before(handle: Handle, line: Line, point: Point, every: Sequence[str]) -> dict[str, int]:
+    """Which versions keys had before a step that changed so many that it does not say. None are known of those whose
+    step before was pruned."""
+
+    async def versions(view: View) -> dict[str, int]:
+        found = {each: await view.live(each) for each in every if each}
+        return {each: stored.entry.origin.seq + 1 for each, stored in found.items() if stored is not None}
+
+    try:
+        parent = await handle.engine.lines.find(line, Place(0, point.seq - 1)) if point.seq else None
+        return await seen(handle, line, parent, versions, point.time)
+    except NotFound:
+        return {}
+
+
 async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) -> int:
     """Have keys be again as they were then, by a new step."""
-    wanted = None if key is None else check_key(key)
+    wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
@@ -160,13 +178,18 @@ async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) ->
         return {each: found for each in every if (found := await view.live(each)) is not None}
 
     then = await seen(handle, line, point, stored, moment)
-    now = await viewed(handle, scope, stored)
-    changes = [
-        Write(each, "rollback", packed=found.entry.value)
-        for each, found in then.items()
-        if each not in now or now[each].entry.value != found.entry.value
-    ]
-    changes += [Write(each, "delete") for each in now if each not in then]
-    if changes:
-        await write(handle, {scope: changes})
-    return len(changes)
+
+    async def changes(view: View) -> list[Write]:
+        now = await stored(view)
+        back = [
+            Write(each, "rollback", packed=found.entry.value)
+            for each, found in then.items()
+            if each not in now or now[each].entry.value != found.entry.value
+        ]
+        return back + [Write(each, "delete") for each in now if each not in then]
+
+    found = await viewed(handle, scope, changes)
+    if not found:
+        return 0
+    # Of a whole scope, also what others add meanwhile goes.
+    return len(await write(handle, {scope: changes if wanted is None else found}))

@@ -38,7 +38,7 @@ async def copy(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) 
     _check_apart(scope, target)
     await handle.guard.allow("read", scope, ())
     found = await viewed(handle, scope, _content)
-    handle.guard.saw(scope, list(found.stored))
+    await handle.guard.saw(scope, list(found.stored))
     if found.stored:
         await write(handle, {target: _puts(found)}, {target: _free(target, found, overwrite)})
     return len(found.stored)

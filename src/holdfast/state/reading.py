@@ -112,6 +112,14 @@ class View:
             start = names.place(names.unpack_key(next(reversed(packed)))) + b"\0"
         return found[:limit]
 
+    async def names(self, prefix: str, limit: int | None = None) -> list[str]:
+        """The first keys that start so, also those that have expired: for those who let none expire."""
+        if self._held is None:
+            return []
+        start, stop = names.place(prefix), names.end(prefix)
+        packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
+        return list(map(names.unpack_key, packed))
+
     async def items(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[Item]:
         """The same, with values."""
         items = [await self.item(key) for key in await self.keys(prefix, pattern, after, limit)]

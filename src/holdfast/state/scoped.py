@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import arguments
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.engine.drivers import Async, Sync, either, operation
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.missing import MISSING
-from holdfast.model.scopes import Scope, check_key
+from holdfast.model.scopes import Scope
 from holdfast.state import history, moving
 from holdfast.state.changing import Change, OnConflict, computing, expiry, setting
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Item, Looking
+from holdfast.state.watching import AsyncWatch, Watch
 from holdfast.state.writing import Write, Written, pack_value, write
+
+if TYPE_CHECKING:
+    from holdfast.history.changes import Diff
 
 T = TypeVar("T")
 
@@ -86,7 +90,7 @@ class StateOperations:
         `changes` maps a key of the dict that is there, or a tuple of keys below each other, to its new value; `remove`
         lists such places. A key that is not there starts as an empty dict.
         """
-        key = check_key(key)
+        key = self._key(key)
         parts = {(key, *_path(path)): value for path, value in arguments.mapping(changes, "set of changes").items()}
         gone = [(key, *_path(path)) for path in arguments.several(remove, "place to remove")]
         if not parts and not gone:
@@ -106,7 +110,7 @@ class StateOperations:
         """
         made: list[Any] = []
         change = computing(
-            self._handle, key, lambda value: function(default if value is MISSING else value), made.append
+            self._handle, self._key(key), lambda value: function(default if value is MISSING else value), made.append
         )
         await self._write([change])
         return made[-1]
@@ -114,7 +118,7 @@ class StateOperations:
     @operation
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         """Take a key away. False if there was none."""
-        change = Write(check_key(key), "delete", expected=arguments.optional_count(expected, "version"))
+        change = Write(self._key(key), "delete", expected=arguments.optional_count(expected, "version"))
         (done,) = await self._write([change])
         return done.before > 0
 
@@ -126,10 +130,10 @@ class StateOperations:
         expires = expiry(self._handle, ttl)
         changes = {}
         for key, value in arguments.mapping(values, "set of values").items():
-            name = check_key(key)
+            name = self._key(key)
             changes[name] = Write(name, packed=pack_value(self._handle, name, value), expires=expires)
         for key in arguments.several(delete, "key to delete"):
-            if (name := check_key(key)) in changes:
+            if (name := self._key(key)) in changes:
                 raise Invalid("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
             changes[name] = Write(name, "delete")
         done = await self._write(list(changes.values()))
@@ -138,7 +142,7 @@ class StateOperations:
     @operation
     async def expire(self, key: str, ttl: float | timedelta | None) -> int:
         """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFound`."""
-        change = computing(self._handle, key, lambda value: value)
+        change = computing(self._handle, self._key(key), lambda value: value)
         change.action, change.keep_expiry, change.must_exist = "expire", False, True
         change.expires = expiry(self._handle, ttl)
         (done,) = await self._write([change])
@@ -181,12 +185,43 @@ class StateOperations:
         return await history.value_at(self._handle, self.scope, key, when, default)
 
     @operation
+    async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:
+        """What was written between two moments, each a time, a version or an age; without the second, up to now.
+
+        A key that has expired is gone from when it was swept.
+        """
+        from holdfast.state.comparing import diff
+
+        return await diff(self._handle, self.scope, a, b)
+
+    @operation
     async def rollback(self, when: datetime | int | str, key: str | None = None) -> int:
         """Have the scope, or one key, be again as it was then, by a new step. Nothing of the history is undone. Returns
         how many keys changed."""
         return await history.rollback(self._handle, self.scope, when, key)
 
+    def _watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> Watch:
+        """The changes of keys that match a pattern, as any process makes them, each once and in order.
+
+        It begins now, or after a `cursor` that a change or a watch had, also in another process; with `cursor=""`, at
+        the start of the history. With `nested`, the scopes inside this one are watched too, also those to come: each in
+        its own order. A change is seen within a second. A key that expires is told of when it is swept.
+
+        Iterate over it, which waits for changes until `close()`; or ask with `poll(timeout)`.
+        """
+        watch = Watch(self._handle, self.scope, pattern, cursor, nested)
+        watch.start()
+        return watch
+
+    def _async_watch(self, pattern: str = "**", *, cursor: str | None = None, nested: bool = False) -> AsyncWatch:
+        return AsyncWatch(self._handle, self.scope, pattern, cursor, nested)
+
+    watch = either(_watch, _async_watch)
+
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _key(self, key: object) -> str:
+        return self._handle.guard.key(self.scope, key)
 
     async def _item(self, key: str) -> Item | None:
         return await self._look.item(key)

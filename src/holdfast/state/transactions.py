@@ -24,7 +24,7 @@ from holdfast.engine.records import Point
 from holdfast.errors import Conflict
 from holdfast.model.missing import MISSING
 from holdfast.model.packed import unpack
-from holdfast.model.scopes import Scope, check_key
+from holdfast.model.scopes import Scope
 from holdfast.state.changing import expiry
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, seen
@@ -52,7 +52,7 @@ class Pending:
 
     async def get(self, scope: Scope, key: str) -> Any:
         """A value as the transaction sees it; `MISSING` if there is none."""
-        key = check_key(key)
+        key = self.handle.guard.key(scope, key)
         part = self._parts.setdefault(scope, Part())
         own = part.writes.get(key)
         if own is not None:
@@ -62,7 +62,7 @@ class Pending:
             memo = await self.handle.engine.lines.fresh(self.handle.line(scope))
             part.looked, part.point = True, None if memo is None else memo.point
         found: Stored | None = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
-        self.handle.guard.saw(scope, (key,))
+        await self.handle.guard.saw(scope, (key,))
         part.reads[key] = 0 if found is None else found.entry.origin.seq + 1
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
 
@@ -127,13 +127,14 @@ class TransactionOperations:
 
     def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
         """Give a key a value."""
-        handle, key = self._pending.handle, check_key(key)
+        handle = self._pending.handle
+        key = handle.guard.key(self.scope, key)
         change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
         self._pending.put(self.scope, change)
 
     def delete(self, key: str) -> None:
         """Take a key away, if it is there."""
-        self._pending.put(self.scope, Write(check_key(key), "delete"))
+        self._pending.put(self.scope, Write(self._pending.handle.guard.key(self.scope, key), "delete"))
 
     @operation
     async def get(self, key: str, default: Any = None) -> Any:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change
+from holdfast.codec import wire
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.heads import Head
 from holdfast.engine.records import Point, readable
 from holdfast.engine.states import Held, weigh
 from holdfast.errors import Conflict, NotFound
 from holdfast.model.diff import diff
-from holdfast.model.operations import EditMap, Operation, Set
-from holdfast.model.packed import Packed, flatten, pack_state
-from holdfast.model.scopes import Scope
+from holdfast.model.operations import EditList, EditMap, EditText, Keep, Operation, Set
+from holdfast.model.packed import Packed, as_items, as_map, flatten, pack_state
+from holdfast.model.scopes import MARK, Scope
 from holdfast.security import tracing
-from holdfast.security.events import Event, rows
+from holdfast.security.events import DIGEST, Event, digest, rows
 from holdfast.security.guard import Guards, Permit, both_guards
 from holdfast.state import keys as names
+from holdfast.state import linking
 from holdfast.state.handles import Handle
+from holdfast.state.living import alive
 from holdfast.state.reading import Stored, View
+
+if TYPE_CHECKING:
+    from holdfast.state.hooked import KeyHooks
 
 FOLD_EVERY = 128
 """Steps of scopes are small, and many keys lie in nodes of their own: they are folded less often than threads."""
@@ -56,6 +62,8 @@ class Write:
     """When it expires, in nanoseconds since 1970; 0 for never."""
     keep_expiry: bool = False
     must_exist: bool = False
+    whole: bool = False
+    """Stored as it is, and not as what differs from the old value: its step can then be read by itself."""
 
 
 class Written(NamedTuple):
@@ -101,9 +109,13 @@ async def commit(
         check = None if checks is None else checks.get(scope)
         edits.append(_LineEdit(handle, scope, several, trace, permit, check))
     together = [*(edit.saving for edit in edits), *savings]
-    if guards is not None:
-        together[0].guards = both_guards(together[0].guards, guards)
+    for more in (guards, alive(handle, writes)):
+        if more is not None:
+            together[0].guards = both_guards(together[0].guards, more)
     heads = await handle.engine.rebaser.save(*together)
+    if handle.engine.hooks is not None:
+        for edit, head in zip(edits, heads, strict=False):
+            edit.committed(head)
     written = [
         each._replace(version=head.point.seq + 1 if each.action != "delete" else 0, id=head.point.id)
         for edit, head in zip(edits, heads, strict=False)
@@ -131,6 +143,9 @@ class _LineEdit:
         self._check = check
         self._line = handle.line(scope)
         self.written: list[Written] = []
+        self._events: list[Event] = []
+        self._time = self._version = 0
+        self._hooks = None if handle.engine.hooks is None else _key_hooks(handle, self._line.name, trace)
         self.saving = Saving(
             self._line,
             self._edit,
@@ -141,13 +156,20 @@ class _LineEdit:
         )
 
     async def _edit(self, parent: Point | None, held: Held | None) -> EditMap:
+        self._version = 1 if parent is None else parent.seq + 2
         view = View(self._handle, self._line, parent, held, self._handle.now())
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
+        if any(each.compute is not None and each.action != "expire" for each in writes):
+            # What is computed of a value tells what it was; and whoever may read it may do so no longer, at a later
+            # attempt.
+            await self._handle.guard.allow("read", self._scope, [each.key for each in writes])
         put: list[tuple[bytes, Operation]] = []
         removed: list[bytes] = []
         self.written = []
+        if self._hooks is not None:
+            self._hooks.begin()
         for each in writes:
             await self._one(view, parent, held, each, put, removed)
         self._describe()
@@ -184,17 +206,25 @@ class _LineEdit:
             else:
                 packed = computed
         self.written.append(Written(self._scope, each.key, action, version, 0, ""))
+        parts: Sequence[tuple[bytes, Operation]] | None = None
+        if action == "patch":
+            edit = self._handle.engine.parts(self._line, each.parts, each.removed)
+            parts = (await (edit(None, None) if live is None else edit(parent, held))).put
+        if self._hooks is not None:
+            patch = None if parts is None else parts[0][1] if parts else EditMap()
+            changed = await self._hooks.before(each.key, action, packed, patch, live, version)
+            if changed is not None:
+                packed, parts = changed, None
         if action == "delete":
             if old is not None:
                 removed.append(packed_key)
                 removed += [names.pack_ttl(each.key)] * bool(old.expires)
             return
-        if each.action == "patch":
-            edit = self._handle.engine.parts(self._line, each.parts, each.removed)
-            put += (await (edit(None, None) if live is None else edit(parent, held))).put
-        elif live is not None and weigh(packed) > _WORTH_COMPARING:
+        if parts is not None:
+            put += parts
+        elif live is not None and not each.whole and weigh(packed) > _WORTH_COMPARING:
             change = diff(live.entry.value, packed)
-            put.append((packed_key, Set(flatten(packed)) if change is None else change))
+            put.append((packed_key, _same(packed) if change is None else change))
         else:
             put.append((packed_key, Set(flatten(packed))))
         expires = each.expires
@@ -219,18 +249,56 @@ class _LineEdit:
             about["artifacts"] = list(trace.artifacts)
         if len(self.written) <= _MANY:
             about["before"] = {each.key: each.before for each in self.written}
+        actor, self._time = self._handle.guard.actor, self._handle.now()
+        self._events = [Event("change", actor, each.action, each.key) for each in self.written]
+        if self._hooks is not None:
+            self._events = [self._noted(event, self._hooks.notes) for event in self._events] + self._hooks.events
+        about[DIGEST] = digest(self._time, trace, self._events)
         actions = {each.action for each in self.written}
+        if actions != {"set", "delete"} and len(actions) > 1:
+            actions -= {"delete"}  # which the keys that it took away tell by themselves
         self.saving.kind = actions.pop() if len(actions) == 1 else "batch"
         self.saving.metadata = self._handle.codec.pack(about)
         self.saving.readable = readable(self._handle.codec, about)
 
+    def _noted(self, event: Event, notes: Mapping[str, object]) -> Event:
+        """A change's event, with what hooks noted of it."""
+        found = notes.get(event.target)
+        return event if found is None else event._replace(detail=self._handle.codec.pack(found))
+
+    def committed(self, head: Head) -> None:
+        """The step is made: have the hooks called that follow it."""
+        if self._hooks is not None:
+            self._hooks.committed(head.point.seq + 1, head.point.id)
+
     def _riders(self, id: str) -> list[Change]:
-        actor = self._handle.guard.actor
-        events = [Event("change", actor, each.action, each.key) for each in self.written]
-        return rows(self._line, id, self._handle.now(), self._trace, events)
+        made = rows(self._line, id, self._time, self._trace, self._events)
+        if self._trace.artifacts:
+            keys = [each.key for each in self.written]
+            made += linking.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
+        return made
 
 
 def pack_value(handle: Handle, key: str, value: Any) -> Packed:
     """A value as it is stored. Errors name the way to what can not be."""
     (packed,) = pack_state(handle.codec, {key: value}).values()
     return packed
+
+
+def _key_hooks(handle: Handle, line: str, trace: tracing.Trace) -> KeyHooks:
+    """The hooks of changes of a scope. Loaded only here, since most stores have none."""
+    from holdfast.state.hooked import KeyHooks
+
+    return KeyHooks(handle.engine.hooks, handle, line.removeprefix(MARK), trace)
+
+
+def _same(packed: Packed) -> Operation:
+    """The change that leaves a value as it is, and yet is one: the key gets a new version."""
+    if as_map(packed) is not None:
+        return EditMap()
+    items = as_items(packed)
+    if items is not None:
+        return EditList((Keep(0, len(items)),))
+    if isinstance(packed, bytes) and (wire.is_str(packed) or wire.is_bin(packed)):
+        return EditText((Keep(0, len(wire.content(packed))),))
+    return Set(flatten(packed))

@@ -1,0 +1,378 @@
+"""The content of artifacts: taken in from files piece by piece, kept beside the records, and read back checked.
+
+Content of up to 1 MB lies in the line of the artifacts itself, under its hash, so that equal content is there once.
+Larger content has a line of its own, a piece of 1 MB a step: none is ever in memory as a whole. One that is there
+already, by its hash, is not stored again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+from holdfast.backends.folders import flush_folder
+from holdfast.backends.port import Call
+from holdfast.engine.drivers import arun, run
+from holdfast.engine.records import Line
+from holdfast.errors import Corrupt, Invalid, NotFound, Unsupported
+from holdfast.model.objects import PIECE
+from holdfast.model.packed import unpack
+from holdfast.model.scopes import MARK
+from holdfast.state import keys as names
+from holdfast.state.books import Changed, edited
+from holdfast.state.handles import Handle
+from holdfast.state.reading import Stored, View, seen
+
+CHUNK = PIECE - 64
+"""How many bytes of content are stored at a time: as many as make one piece of a large value."""
+
+LINES_OF = MARK + "content:"
+"""What the names of the lines start with that hold content."""
+
+
+class Content(NamedTuple):
+    """Content that was taken in: in memory if it is small, or in a line of its own (`token`), or nowhere."""
+
+    sha256: str
+    size: int
+    small: bytes | None = None
+    token: str = ""
+    uri: str = ""
+
+
+class Binary(Protocol):
+    """A file that is read as bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes; none at the end."""
+
+
+def content_line(handle: Handle, token: str) -> Line:
+    """The line that holds some content."""
+    return Line(handle.tenant, LINES_OF + token)
+
+
+def inline(sha256: str) -> str:
+    """The name under which small content lies in the line of the artifacts."""
+    return f"\0content/{sha256}"
+
+
+# Taking in ----------------------------------------------------------------------------------------------------------
+
+
+class Taking:
+    """Takes content in."""
+
+    def __init__(self, handle: Handle, known: Callable[[str], Any]) -> None:
+        """`known` tells, awaited, whether content with this hash is kept already."""
+        self._handle = handle
+        self._known = known
+
+    async def take(self, source: object, *, keep: bool, sha256: str | None, size: int | None) -> Content:
+        """Content from a path, from bytes, or from a file that is open; or what is to be known of what stays there."""
+        if not keep:
+            return await self._referred(source, sha256, size)
+        if isinstance(source, bytes | bytearray | memoryview):
+            found = await self._stored(io.BytesIO(source))
+        elif isinstance(source, str | os.PathLike):
+            with _opened(_local(source)) as file:
+                found = await self._stored(file)
+        elif callable(getattr(source, "read", None)):
+            found = await self._stored(source)  # type: ignore[arg-type]
+        else:
+            raise Invalid(
+                f"an artifact is a path, bytes, or a file opened for reading bytes, not {type(source).__name__}",
+                where=repr(source)[:80],
+            )
+        if sha256 not in (None, found.sha256) or size not in (None, found.size):
+            await self.drop(found)
+            raise Corrupt(
+                "the content is not what it was said to be",
+                where=f"{found.size} bytes, sha256 {found.sha256}",
+                hint="Give the hash and size of this content, or none",
+            )
+        return found
+
+    async def _referred(self, source: object, sha256: str | None, size: int | None) -> Content:
+        if not isinstance(source, str | os.PathLike):
+            raise Invalid(
+                "an artifact that is not kept is a path or a URI", where=repr(source)[:80], hint="Or have it kept"
+            )
+        if isinstance(text := os.fspath(source), str) and _is_remote(text):
+            if sha256 is None or size is None:
+                raise Invalid(
+                    "of something elsewhere, the hash and the size are given",
+                    where=text[:80],
+                    hint="sha256='…', size=…",
+                )
+            return Content(_checked(sha256), size, uri=text)
+        path = _local(source)
+        with _opened(path) as file:
+            digest, count = await _hashed(file)
+        if sha256 not in (None, digest) or size not in (None, count):
+            raise Corrupt("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
+        return Content(digest, count, uri=path.absolute().as_uri())
+
+    async def _stored(self, file: Binary) -> Content:
+        start = await _start(file)
+        first = await _read(file, CHUNK + 1)
+        if len(first) <= CHUNK:
+            return Content(hashlib.sha256(first).hexdigest(), len(first), first)
+        if start is not None:
+            # What can be read twice is hashed first: content that is kept already is not stored to be dropped again.
+            await Call(lambda: file.seek(start))  # type: ignore[attr-defined]
+            digest, count = await _hashed(file)
+            if await self._known(digest):
+                return Content(digest, count)
+            await Call(lambda: file.seek(start + len(first)))  # type: ignore[attr-defined]
+        return await self._in_pieces(file, first)
+
+    async def _in_pieces(self, file: Binary, first: bytes) -> Content:
+        token, whole, count = secrets.token_hex(16), hashlib.sha256(), 0
+        piece, rest = first[:CHUNK], first[CHUNK:]
+        number = 0
+        while piece:
+            whole.update(piece)
+            await self._put(token, number, piece)
+            count, number = count + len(piece), number + 1
+            more = await _read(file, CHUNK - len(rest))
+            piece, rest = rest + more, b""
+        found = Content(whole.hexdigest(), count, token=token)
+        if await self._known(found.sha256):
+            await self.drop(found)
+            return found._replace(token="")
+        return found
+
+    async def _put(self, token: str, number: int, piece: bytes) -> None:
+        handle = self._handle
+
+        async def edit(_: View) -> Changed:
+            return Changed({names.pack_key(_name(number)): handle.codec.pack(piece)})
+
+        await handle.engine.rebaser.save(edited(handle, content_line(handle, token), "content", edit))
+
+    async def drop(self, content: Content) -> None:
+        """Remove content again."""
+        if content.token:
+            await self._handle.engine.lines.delete(content_line(self._handle, content.token))
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}"
+
+
+async def _read(file: Binary, size: int) -> bytes:
+    """So many bytes; fewer at the end only."""
+    found = b""
+    while len(found) < size:
+        left = size - len(found)
+        more = await Call(partial(file.read, left))
+        if not isinstance(more, bytes):
+            raise Invalid(f"the file gives {type(more).__name__} and not bytes", hint="Open it with mode 'rb'")
+        if not more:
+            break
+        found += more
+    return found
+
+
+async def _start(file: Any) -> int | None:
+    """Where a file stands that can be read again from there."""
+    seekable = getattr(file, "seekable", None)
+    return await Call(file.tell) if seekable is not None and seekable() else None
+
+
+async def _hashed(file: Binary) -> tuple[str, int]:
+    whole, count = hashlib.sha256(), 0
+    while piece := await _read(file, CHUNK):
+        await Call(partial(whole.update, piece))
+        count += len(piece)
+    return whole.hexdigest(), count
+
+
+def _checked(sha256: object) -> str:
+    if isinstance(sha256, str) and len(sha256) == 64 and set(sha256) <= set("0123456789abcdef"):
+        return sha256
+    raise Invalid("a sha256 is 64 hexadecimal digits, in small letters", where=repr(sha256)[:80])
+
+
+def _is_remote(text: str) -> bool:
+    return "://" in text and not text.startswith("file://")
+
+
+def _local(source: object) -> Path:
+    text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
+    if not isinstance(text, str) or not text:
+        raise Invalid("a path is text, and not empty", where=repr(source)[:80])
+    if text.startswith("file://"):
+        return Path(url2pathname(urlsplit(text).path)) if os.name == "nt" else Path(unquote(urlsplit(text).path))
+    if _is_remote(text):
+        raise Unsupported("only files of this machine can be read", where=text[:80], hint="Refer to it with keep=False")
+    return Path(text)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise NotFound("there is no such file", where=str(path)) from None
+    except (OSError, ValueError) as error:
+        raise Invalid(f"the file cannot be read: {error}", where=str(path)[:80]) from None
+
+
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
+class Pieces:
+    """The content of an artifact, piece by piece. The last piece is handed out once all of it was checked: whoever got
+    the whole has read just what was registered."""
+
+    def __init__(self, handle: Handle, where: str, kept: Content, book: Line) -> None:
+        self._handle = handle
+        self._where = where
+        self._kept = kept
+        self._book = book
+        self._number = 0
+        self._count = 0
+        self._whole = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+        self._done = False
+
+    async def next(self) -> bytes:
+        """The next piece; nothing at the end. `Corrupt` if the whole is not what was registered."""
+        if self._done:
+            return b""
+        piece = await self._piece()
+        self._number += 1
+        self._count += len(piece)
+        self._whole.update(piece)
+        if piece and self._count < self._kept.size:
+            return piece
+        more = await self._piece()
+        self.close()
+        if more or self._count != self._kept.size or self._whole.hexdigest() != self._kept.sha256:
+            raise Corrupt(
+                "the content of an artifact is not what was registered",
+                where=self._where,
+                hint="Register it anew, or repair the store from a mirror or a backup",
+            )
+        return piece
+
+    async def _piece(self) -> bytes:
+        if self._kept.uri:
+            if self._file is None:
+                self._file = _opened(_local(self._kept.uri))
+            return await _read(self._file, CHUNK)
+        if self._kept.token:
+            return await self._entry(content_line(self._handle, self._kept.token), _name(self._number))
+        return b"" if self._number else await self._entry(self._book, inline(self._kept.sha256))
+
+    async def _entry(self, line: Line, name: str) -> bytes:
+        memo = await self._handle.engine.lines.fresh(line)
+
+        async def look(view: View) -> Stored | None:
+            return await view.stored(name)
+
+        found = await seen(self._handle, line, None if memo is None else memo.point, look)
+        if found is None:
+            return b""
+        piece = unpack(self._handle.codec, found.entry.value)
+        if not isinstance(piece, bytes):
+            raise Corrupt("a piece of an artifact is not bytes", where=self._where)
+        return piece
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        self._done = True
+        if self._file is not None:
+            self._file.close()
+
+    async def all(self) -> bytes:
+        """The whole."""
+        pieces = []
+        while piece := await self.next():
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def verify(self) -> None:
+        """Read all of it, and keep nothing."""
+        while await self.next():
+            pass
+
+    async def save(self, path: Path) -> None:
+        """Write it to a file, which is there, whole, once that has been checked, or not at all."""
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with await Call(lambda: part.open("xb")) as file:
+                while piece := await self.next():
+                    await Call(partial(file.write, piece))
+                await Call(file.flush)
+                await Call(lambda: os.fsync(file.fileno()))
+            await Call(lambda: part.replace(path))
+            await Call(lambda: flush_folder(path.parent))
+        except OSError as error:
+            raise Invalid(f"the file cannot be written: {error}", where=str(path)) from error
+        finally:
+            self.close()
+            part.unlink(missing_ok=True)
+
+
+class _Raw(io.RawIOBase):
+    """Content as a file."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            self._left = memoryview(run(self._pieces.next()))
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def close(self) -> None:
+        self._pieces.close()
+        super().close()
+
+
+def as_file(pieces: Pieces) -> io.BufferedReader:
+    """Content as a file that is open for reading."""
+    return io.BufferedReader(_Raw(pieces), CHUNK)
+
+
+class AsyncContent:
+    """The content of an artifact, for asyncio: `async for piece in content`, or `await content.read()`."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncContent:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await arun(self._pieces.next())
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def read(self) -> bytes:
+        """All that is left of it."""
+        return await arun(self._pieces.all())
+
+    async def __aenter__(self) -> AsyncContent:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pieces.close()

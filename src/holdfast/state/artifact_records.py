@@ -1,0 +1,337 @@
+"""What is kept of artifacts: their records, how these are found, and registering and removing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from holdfast.backends.port import Change, Delete, Expect, Get, Scan
+from holdfast.backends.spaces import LINES, LINKS, SPACES
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.records import Line
+from holdfast.errors import Conflict, NotFound
+from holdfast.hooks.features import Calling
+from holdfast.model.scopes import Scope
+from holdfast.security.events import Event
+from holdfast.state import keys as names
+from holdfast.state.artifact_content import LINES_OF, Content, Pieces, content_line, inline
+from holdfast.state.books import Book, Changed, Link, packed, records
+from holdfast.state.handles import Handle
+from holdfast.state.linking import BOOK, CHANGE
+from holdfast.state.living import kept_by
+from holdfast.state.reading import View, seen
+from holdfast.state.writing import FOLD_EVERY
+
+INLINE, OWN_LINE, ELSEWHERE = "inline", "line", "elsewhere"
+"""Where content is: in the line of the artifacts, in one of its own, or not in the store. Links say it, too."""
+
+_PAGE = 64
+
+
+class Artifact(NamedTuple):
+    """Something that was made or used: a file or a blob, by its hash. `uri` says where it is, if it is not kept here.
+
+    `by` is the identity that registered it, empty for the store's owner; `same_as` the id of another artifact that had
+    the same content when this one was registered.
+    """
+
+    id: str
+    type: str
+    producer: str
+    name: str
+    sha256: str
+    size: int
+    created: datetime
+    metadata: Mapping[str, Any]
+    uri: str
+    kept: bool
+    by: str
+    same_as: str
+
+
+@dataclass
+class Record:
+    """What is kept of an artifact."""
+
+    type: str
+    producer: str
+    name: str
+    sha256: str
+    size: int
+    created: int
+    by: str = ""
+    uri: str = ""
+    content: str = INLINE
+    token: str = ""
+    same_as: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Record:
+        """A record as it was stored."""
+        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
+
+    @property
+    def owner(self) -> Scope:
+        """The scope of the identity that registered it, to which it belongs."""
+        return Scope.parse(self.by) if self.by else Scope()
+
+    def shown(self, id: str) -> Artifact:
+        """As callers see it."""
+        return Artifact(
+            id,
+            self.type,
+            self.producer,
+            self.name,
+            self.sha256,
+            self.size,
+            to_datetime(self.created),
+            dict(self.metadata),
+            self.uri,
+            self.content != ELSEWHERE,
+            self.by,
+            self.same_as,
+        )
+
+    def links(self, id: str) -> list[Link]:
+        """By what it is found."""
+        named = {"type": self.type, "producer": self.producer, "by": self.by, "token": self.token}
+        return [("sha256", self.sha256, id), *((kind, name, id) for kind, name in named.items() if name)]
+
+
+class New(NamedTuple):
+    """An artifact to be registered."""
+
+    id: str
+    record: Record
+    content: Content
+    call: Calling | None = None
+    """What hooks did with it."""
+
+
+class Records:
+    """The records of artifacts."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = kept_by(handle)
+        self.book = Book(self.handle, BOOK)
+        self._engine = handle.engine
+
+    async def get(self, id: str) -> Record:
+        """A record. Raises `NotFound`."""
+        found = await self.book.get([id])
+        if id not in found:
+            raise no_artifact(id)
+        return Record.of(found[id])
+
+    async def several(self, ids: Sequence[str]) -> dict[str, Record]:
+        """Those that are there."""
+        return {id: Record.of(stored) for id, stored in (await self.book.get(ids)).items()}
+
+    async def known(self, sha256: str) -> bool:
+        """Whether content with this hash is kept already."""
+        return bool(await self.kept(sha256, 1))
+
+    async def kept(self, sha256: str, limit: int) -> list[str]:
+        """The first artifacts that have content with this hash, and keep it here."""
+        found: list[str] = []
+        after = ""
+        while len(found) < limit:
+            rows = await self.book.linked("sha256", sha256, after, _PAGE)
+            found += (str(row.key[4]) for row in rows if row.columns[1] != ELSEWHERE)
+            if len(rows) < _PAGE:
+                break
+            after = str(rows[-1].key[4])
+        return found[:limit]
+
+    async def page(self, after: str, limit: int) -> list[str]:
+        """A page of the ids of all artifacts, in order."""
+        memo = await self._engine.lines.fresh(self.book.line)
+
+        async def look(view: View) -> list[str]:
+            return await view.keys(after=after, limit=limit)
+
+        return await seen(self.handle, self.book.line, None if memo is None else memo.point, look)
+
+    def pieces(self, id: str, record: Record) -> Pieces:
+        """The content of an artifact."""
+        content = Content(record.sha256, record.size, token=record.token, uri=record.uri)
+        return Pieces(self.handle, f"artifact {id!r}", content, self.book.line)
+
+    # Registering ------------------------------------------------------------------------------------------------
+
+    async def register(self, new: Sequence[New]) -> dict[str, Record]:
+        """Register artifacts, all or none. One that is there with the same content stays as it is."""
+        made: dict[str, Record] = {}
+        lines: set[Line] = set()
+
+        async def edit(view: View) -> Changed:
+            made.clear()
+            lines.clear()
+            changed = _Registered(self, view)
+            await changed.look_for({each.content.sha256 for each in new})
+            there = await records(self.handle, view, [each.id for each in new])
+            for each in new:
+                made[each.id] = await changed.add(each, there.get(each.id))
+            lines.update(changed.lines)
+            return changed.changed()
+
+        async def guards(_: bool) -> list[Change]:
+            """That the lines of content that records point to are there: others may have removed them meanwhile."""
+            if not lines:
+                return []
+            (rows,) = await self._engine.ground.backend.read([Get(LINES, [tuple(line) for line in lines])])
+            if len(rows) < len(lines):
+                raise _removed_meanwhile()
+            return [Expect(LINES, tuple(row.key), row.columns) for row in rows]
+
+        saving = self.book.saving("register", edit, guards)
+        saving.if_changed = True
+        saving.fold_every = max(1, FOLD_EVERY // len(new))  # what follows would have to go through many, each time
+        (head,) = await self._engine.rebaser.save(saving)
+        for each in new:
+            if each.call is not None:
+                each.call.done(head.point.seq + 1, head.point.id)
+        return made
+
+    async def delete(self, id: str) -> None:
+        """Remove an artifact, and its content if no other one has it, and what links it with changes."""
+        gone: list[Line] = []
+
+        async def edit(view: View) -> Changed:
+            gone.clear()
+            stored = (await records(self.handle, view, [id])).get(id)
+            if stored is None:
+                raise no_artifact(id)
+            record = Record.of(stored)
+            removed, rows = [names.pack_key(id)], self.book.filed(record.links(id), [], view.now)
+            rows.append(Delete(LINKS, (*self.book.line, CHANGE, id)))
+            if record.token:
+                others = [str(row.key[4]) for row in await self.book.linked("token", record.token, "", 2)]
+            else:
+                others = await self.kept(record.sha256, 2)
+            if record.content != ELSEWHERE and others == [id]:
+                if record.content == INLINE:
+                    removed.append(names.pack_key(inline(record.sha256)))
+                else:
+                    gone.append(content_line(self.handle, record.token))
+                    rows += (Delete(space, tuple(gone[0])) for space in SPACES)
+            event = Event("artifact", self.handle.guard.actor, "delete", id)
+            return Changed(removed=removed, events=[event], rows=rows)
+
+        await self.book.change("delete", edit)
+        for line in gone:
+            self._engine.ground.cache.forget(line)
+
+    async def sweep(self, grace: int) -> int:
+        """Remove content that no artifact has, as processes leave that die while they register one, if it is older
+        than that. Returns how much there was."""
+        old = []
+        for line in await self._engine.lines.names(self.handle.tenant, LINES_OF):
+            memo = await self._engine.lines.look(line)
+            if memo is not None and memo.info.created + grace < self.handle.now() and not await self._used(line):
+                old.append(line)
+        gone: list[Line] = []
+
+        async def edit(_: View) -> Changed:
+            gone[:] = [line for line in old if not await self._used(line)]
+            return Changed(rows=[Delete(space, tuple(line)) for line in gone for space in SPACES])
+
+        if old:
+            await self.book.change("sweep", edit)
+        for line in gone:
+            self._engine.ground.cache.forget(line)
+        return len(gone)
+
+    async def _used(self, line: Line) -> bool:
+        return bool(await self.book.linked("token", line.name[len(LINES_OF) :], "", 1))
+
+
+class _Registered:
+    """What is worked out at an attempt to register artifacts."""
+
+    def __init__(self, found: Records, view: View) -> None:
+        self._records = found
+        self._view = view
+        self._put: dict[str, Any] = {}
+        self._rows: list[Change] = []
+        self._events: list[Event] = []
+        self._first: dict[str, tuple[str, Record]] = {}
+        """By the hash of what is kept: an artifact that has it."""
+        self.lines: set[Line] = set()
+
+    async def add(self, new: New, there: Mapping[str, Any] | None) -> Record:
+        """One more. Returns its record."""
+        if there is not None:
+            old = Record.of(there)
+            if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
+                return old
+            raise Conflict(
+                "there is an artifact of this id, with other content",
+                where=f"artifact {new.id!r}",
+                hint="Register it under another id, or without one",
+            )
+        new = new._replace(record=replace(new.record))  # another attempt may find other content that is the same
+        record, content = new.record, new.content
+        same = self._first.get(content.sha256)
+        if same is not None:
+            record.same_as = same[0]
+        if content.uri:
+            record.content, record.uri = ELSEWHERE, content.uri
+        else:
+            await self._keep(new, same)
+            self._first.setdefault(content.sha256, (new.id, record))
+        self._put[new.id] = asdict(record)
+        self._rows += self._records.book.filed([], record.links(new.id), self._view.now, record.content)
+        event = Event("artifact", record.by, "register", new.id)
+        if new.call is not None:
+            if new.call.notes:
+                event = event._replace(detail=self._records.handle.codec.pack(dict(new.call.notes)))
+            self._events += new.call.events
+        self._events.append(event)
+        return record
+
+    async def _keep(self, new: New, same: tuple[str, Record] | None) -> None:
+        record, content = new.record, new.content
+        if content.small is not None:
+            record.content = INLINE
+            name = inline(content.sha256)
+            if name not in self._put and await self._view.stored(name) is None:
+                self._put[name] = content.small
+            return
+        token = content.token
+        if not token:
+            if same is None or not same[1].token:
+                raise _removed_meanwhile()
+            token = same[1].token
+        record.content, record.token = OWN_LINE, token
+        self.lines.add(content_line(self._records.handle, token))
+
+    async def look_for(self, hashes: Iterable[str]) -> None:
+        """See which content is kept already, and by which artifact."""
+        book, engine = self._records.book, self._records.handle.engine
+        wanted = sorted(hashes)
+        found = await engine.ground.backend.read(
+            [Scan(LINKS, (*book.line, "sha256", each), limit=1) for each in wanted]
+        )
+        ids: dict[str, str] = {}
+        for sha256, rows in zip(wanted, found, strict=True):
+            if rows:
+                ids |= dict.fromkeys(await self._records.kept(sha256, 1), sha256)
+        for id, stored in (await records(self._records.handle, self._view, list(ids))).items():
+            self._first[ids[id]] = (id, Record.of(stored))
+
+    def changed(self) -> Changed:
+        """All of it."""
+        return Changed(packed(self._records.handle, self._put), events=self._events, rows=self._rows)
+
+
+def no_artifact(id: str) -> NotFound:
+    """The error for an artifact that is not there."""
+    return NotFound("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
+
+
+def _removed_meanwhile() -> Conflict:
+    return Conflict("the same content, which was kept already, was removed meanwhile", hint="Register it again")

@@ -1,0 +1,403 @@
+"""Artifacts: files and blobs that programs make and use, and the changes of state that were made with them.
+
+An artifact belongs to whoever registered it: to read it is to read the key `artifacts/<id>` of the scope of that
+identity, and to remove it is to write that key. So the store's owner may do all with all of them, an identity with its
+own, and with another's what it was granted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from holdfast import arguments
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import LINKS
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.drivers import Async, Sync, arun, operation, run
+from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupported
+from holdfast.hooks.features import calling
+from holdfast.model.scopes import Scope, check_key
+from holdfast.security import tracing
+from holdfast.security.guard import Action
+from holdfast.security.identity import owns
+from holdfast.state import linking
+from holdfast.state.artifact_content import AsyncContent, Binary, Taking, as_file
+from holdfast.state.artifact_records import Artifact, New, Record, Records
+from holdfast.state.handles import Handle
+
+MAX_ID = 900
+"""How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""
+
+_PAGE = 256
+
+_ABOUT = ("type", "producer", "name")
+
+_NOTHING_MADE = (NotFound, Conflict, Corrupt, Denied, Unsupported, Invalid)
+"""After other errors, the artifacts may have been registered after all: their content is then left to be swept."""
+
+
+class Linked(NamedTuple):
+    """A change of a key, and an artifact that it was made with. `version` is that of the key after the change, or the
+    number of the step that deleted it; `id` is that of the step. `cursor` is where the next page goes on."""
+
+    artifact: str
+    scope: Scope
+    key: str
+    version: int
+    id: str
+    time: datetime
+    cursor: str
+
+
+class Source(NamedTuple):
+    """An artifact to be registered together with others. See `Artifacts.register`."""
+
+    source: str | PathLike[str] | bytes | Binary
+    id: str | None = None
+    type: str = ""
+    producer: str = ""
+    name: str = ""
+    metadata: Mapping[str, Any] | None = None
+    keep: bool = True
+    sha256: str | None = None
+    size: int | None = None
+
+
+class ArtifactsOperations:
+    """What can be done with artifacts. `Artifacts` and `AsyncArtifacts` have these as methods."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._records = Records(handle)
+
+    # Registering ------------------------------------------------------------------------------------------------
+
+    @operation
+    async def register(
+        self,
+        source: str | PathLike[str] | bytes | Binary,
+        *,
+        id: str | None = None,
+        type: str = "",
+        producer: str = "",
+        name: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool = True,
+        sha256: str | None = None,
+        size: int | None = None,
+    ) -> Artifact:
+        """Register a file by its path, bytes, or a file that is open for reading bytes.
+
+        Its content is read piece by piece, hashed, and kept in the store, once for all artifacts that have it. With
+        `keep=False` only its path and its hash are kept; of a URI that is not of this machine, `sha256` and `size` must
+        then be given. Otherwise those, if they are given, must be right, or it raises `Corrupt`. Registering the same
+        content under the same id again is no failure and changes nothing; other content raises `Conflict`.
+        """
+        given = Source(source, id, type, producer, name, metadata, keep, sha256, size)
+        (made,) = await self._register([given])
+        return made
+
+    @operation
+    async def register_many(self, sources: Iterable[Source]) -> list[Artifact]:
+        """Register several at once, all or none: much faster than one by one. All small content (up to 1 MB each) is
+        in memory meanwhile."""
+        given = list(arguments.several(sources, "artifact"))
+        for each in given:
+            if not isinstance(each, Source):
+                raise Invalid("an artifact is given as holdfast.state.artifacts.Source(…)", where=repr(each)[:80])
+        return await self._register(given) if given else []
+
+    async def _register(self, given: list[Source]) -> list[Artifact]:
+        new: list[New] = []
+        taking = Taking(self._records.handle, self._records.known)
+        try:
+            for source in given:
+                new += [await self._new(taking, source)]
+            if len({each.id for each in new}) < len(new):
+                raise Invalid("two artifacts that are registered together have one id")
+            with tracing.correlation():
+                new = [await self._hooked(each) for each in new]
+                made = await self._records.register(new)
+        except _NOTHING_MADE:
+            for each in new:
+                await taking.drop(each.content)
+            raise
+        for each in new:
+            if each.content.token and made[each.id].token != each.content.token:
+                await taking.drop(each.content)  # it had been registered already
+        return [made[each.id].shown(each.id) for each in new]
+
+    async def _new(self, taking: Taking, given: Source) -> New:
+        id = secrets.token_hex(16) if given.id is None else _check_id(given.id)
+        actor = self._handle.guard.actor
+        texts = {"type": given.type, "producer": given.producer or actor, "name": given.name or _name_of(given.source)}
+        checked = {what: _check_text(what, text) for what, text in texts.items()}
+        metadata = dict(arguments.mapping(given.metadata or {}, "metadata"))
+        size = arguments.optional_count(given.size, "size")
+        if actor:
+            await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
+        content = await taking.take(given.source, keep=given.keep, sha256=given.sha256, size=size)
+        now = self._handle.now()
+        record = Record(**checked, sha256=content.sha256, size=content.size, created=now, by=actor, metadata=metadata)
+        return New(id, record, content)
+
+    async def _hooked(self, new: New) -> New:
+        """Have hooks called, which may say other things about it."""
+        record = new.record
+        about = {name: getattr(record, name) for name in (*_ABOUT, "metadata")}
+        call = await calling(
+            self._handle.engine,
+            "artifact.register",
+            scope=str(record.owner),
+            key=new.id,
+            value=about,
+            actor=record.by,
+            trace=tracing.current(),
+            metadata={"sha256": record.sha256, "size": record.size},
+        )
+        if call.value is not about:
+            told = arguments.mapping(call.value, "description of an artifact")
+            record = replace(record, metadata=dict(arguments.mapping(told.get("metadata", {}), "metadata")))
+            for name in _ABOUT:
+                setattr(record, name, _check_text(name, told.get(name, "")))
+        return new._replace(record=record, call=call)
+
+    @operation
+    async def delete(self, id: str) -> None:
+        """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
+        The changes stay. Raises `NotFound`."""
+        await self._allowed(id, "write")
+        await self._records.delete(id)
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    @operation
+    async def get(self, id: str) -> Artifact:
+        """What is known of an artifact. Raises `NotFound`."""
+        return (await self._allowed(id, "read")).shown(id)
+
+    @operation
+    async def read(self, id: str) -> bytes:
+        """The whole content. Raises `Corrupt` if it is not what was registered."""
+        return await self._records.pieces(id, await self._allowed(id, "read")).all()
+
+    @operation
+    async def open(self, id: str) -> Any:
+        """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
+        last is handed out once the whole was found to be what was registered; `Corrupt` if it is not."""
+        pieces = self._records.pieces(id, await self._allowed(id, "read"))
+        return as_file(pieces) if isinstance(self, Sync) else AsyncContent(pieces)
+
+    @operation
+    async def save(self, id: str, path: str | PathLike[str]) -> None:
+        """Write the content to a file, in place of one that is there. Raises `Corrupt`, and leaves the file as it was,
+        if the content is not what was registered."""
+        await self._records.pieces(id, await self._allowed(id, "read")).save(Path(path))
+
+    @operation
+    async def verify(self, id: str) -> Artifact:
+        """Read all of the content, and raise `Corrupt` if it is not what was registered; `NotFound` if it was to be
+        elsewhere, and is not."""
+        record = await self._allowed(id, "read")
+        await self._records.pieces(id, record).verify()
+        return record.shown(id)
+
+    # Changes made with artifacts --------------------------------------------------------------------------------
+
+    def using(self, *ids: str) -> Using:
+        """All state that is changed in this block is linked with these artifacts: `with store.artifacts.using(id): …`,
+        or `async with`. Raises `NotFound`."""
+        if not ids:
+            raise Invalid("a block uses an artifact at least", hint="Give its id")
+        return Using(self, ids)
+
+    @operation
+    async def changes(self, id: str, *, after: str = "", limit: int = 100) -> list[Linked]:
+        """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
+        goes on. An identity is shown those of its own scopes."""
+        await self._allowed(id, "read")
+        count, actor = arguments.count(limit, "limit"), self._handle.guard.actor
+        own = Scope.parse(actor) if actor else Scope()
+        found: list[Linked] = []
+        while len(found) < count:
+            page = min(_PAGE, count - len(found) + 1)
+            rows = await self._records.book.linked(linking.CHANGE, id, after, page)
+            for row in rows:
+                made = linking.of_change(row)
+                if not actor or owns(own, made.scope):
+                    found.append(_linked(made, str(row.key[4])))
+            if len(rows) < page:
+                break
+            after = str(rows[-1].key[4])
+        return found[:count]
+
+    @operation
+    async def of(
+        self,
+        scope: Scope | str | Any,
+        key: str | None = None,
+        *,
+        version: int | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[Linked]:
+        """The artifacts that a scope's keys were changed with, or one key, or one version of it, in order of keys and
+        versions. The scope is given as text, or as `store.state(…)`. `after` the cursor of the last one goes on."""
+        guard = self._handle.guard
+        at = guard.scope(getattr(scope, "scope", scope))
+        wanted = None if key is None else guard.key(at, key)
+        count, number = arguments.count(limit, "limit"), arguments.optional_count(version, "version")
+        await guard.allow("read", at, () if wanted is None else (wanted,))
+        prefix: tuple[Any, ...] = (*self._handle.line(at), linking.ARTIFACT)
+        start, stop = _after(after), tuple[str, ...]()
+        if wanted is not None:
+            prefix, start = (*prefix, wanted), start[1:]
+            if number is not None:
+                start = max(start, (linking.from_version(number),))
+                stop = (linking.from_version(number + 1),)
+        found: list[Linked] = []
+        while len(found) < count:
+            page = min(_PAGE, count - len(found) + 1)
+            query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
+            (rows,) = await self._handle.engine.ground.backend.read([query])
+            for row in rows:
+                made = linking.of_key(at, row)
+                if number in (None, made.version):
+                    found.append(_linked(made, f"{len(made.key)} {made.key}{row.key[4]!s}"))
+            if len(rows) < page:
+                break
+            last = (str(rows[-1].key[3]), f"{rows[-1].key[4]!s}\0")
+            start = last if wanted is None else last[1:]
+        await guard.saw(at, () if wanted is None else (wanted,))
+        return found[:count]
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _allowed(self, id: str, action: Action) -> Record:
+        """The record of an artifact that may be read or removed. To those who may not know of it, one that is there
+        looks like one that is not."""
+        id, guard = _check_id(id), self._handle.guard
+        try:
+            record = await self._records.get(id)
+        except NotFound:
+            if guard.actor:
+                await guard.allow(action, Scope(), (_key(id),))
+            raise
+        await guard.allow(action, record.owner, (_key(id),))
+        if action == "read":
+            await guard.saw(record.owner, (_key(id),))
+        return record
+
+    async def _check(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            await self._allowed(id, "read")
+
+    @operation
+    async def list(
+        self,
+        *,
+        type: str | None = None,
+        producer: str | None = None,
+        sha256: str | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[Artifact]:
+        """A page of artifacts in order of their ids: those of a type, of a producer, with a hash, those after another.
+        An identity is shown its own."""
+        count, actor = arguments.count(limit, "limit"), self._handle.guard.actor
+        links = [("sha256", sha256), ("producer", producer), ("type", type), ("by", actor or None)]
+        kind, name = next(((kind, name) for kind, name in links if name is not None), ("", ""))
+        if actor:
+            await self._handle.guard.allow("read", Scope.parse(actor), ())
+        found: list[Artifact] = []
+        while len(found) < count:
+            page = min(_PAGE, count - len(found) + 1)
+            if kind:
+                ids = [str(row.key[4]) for row in await self._records.book.linked(kind, name, after, page)]
+            else:
+                ids = await self._records.page(after, page)
+            for id, record in (await self._records.several(ids)).items():
+                wanted = {"type": type, "producer": producer, "sha256": sha256, "by": actor or None}
+                if all(value in (None, getattr(record, what)) for what, value in wanted.items()):
+                    found.append(record.shown(id))
+            if len(ids) < page:
+                break
+            after = ids[-1]
+        return found[:count]
+
+
+class Using:
+    """A block in which changes of state are linked with artifacts. See `Artifacts.using`."""
+
+    def __init__(self, artifacts: ArtifactsOperations, ids: tuple[str, ...]) -> None:
+        self._artifacts = artifacts
+        self._ids = ids
+        self._linked: AbstractContextManager[None] = tracing.linked(*ids)
+
+    def __enter__(self) -> Self:
+        if not isinstance(self._artifacts, Sync):
+            raise Invalid("a block of an AsyncStore is entered with `async with`")
+        run(self._artifacts._check(self._ids))
+        self._linked.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._linked.__exit__(*error)
+
+    async def __aenter__(self) -> Self:
+        if isinstance(self._artifacts, Sync):
+            raise Invalid("a block of a Store is entered with `with`")
+        await arun(self._artifacts._check(self._ids))
+        self._linked.__enter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._linked.__exit__(*error)
+
+
+class Artifacts(Sync, ArtifactsOperations):
+    """The artifacts of a store: `store.artifacts`."""
+
+
+class AsyncArtifacts(Async, ArtifactsOperations):
+    """The same, for asyncio."""
+
+
+def _linked(made: linking.Made, cursor: str) -> Linked:
+    return Linked(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
+
+
+def _after(cursor: str) -> tuple[str, ...]:
+    """Where a page goes on: a key, and what comes after in it."""
+    if not cursor:
+        return ()
+    length, _, rest = cursor.partition(" ")
+    if not length.isdecimal() or len(rest) < int(length):
+        raise Invalid("this is no cursor of a page of artifacts", where=repr(cursor)[:80])
+    return rest[: int(length)], rest[int(length) :] + "\0"
+
+
+def _check_id(id: object) -> str:
+    checked = check_key(id, "id of an artifact")
+    if (size := len(checked.encode())) > MAX_ID:
+        raise Invalid(f"the id of an artifact has at most {MAX_ID} bytes of UTF-8, and this one {size}")
+    return checked
+
+
+def _check_text(what: str, text: object) -> str:
+    return check_key(text, f"{what} of an artifact") if text != "" else ""
+
+
+def _key(id: str) -> str:
+    return f"artifacts/{id}"
+
+
+def _name_of(source: object) -> str:
+    return Path(source).name if isinstance(source, str | PathLike) else ""

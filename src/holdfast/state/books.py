@@ -1,0 +1,132 @@
+"""Books: lines of ours that hold records by name, such as those of sessions and of artifacts.
+
+A book is a line of map operations like that of a scope: each change of it is a step that tells when, by whom and why.
+Rows by which records are found otherwise (`LINKS`), and the events that tell of the change, ride in the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from holdfast.backends.port import Change, Delete, Put, Row, Scan
+from holdfast.backends.spaces import LINKS
+from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.heads import Head
+from holdfast.engine.records import Line, Point, readable
+from holdfast.engine.states import Held
+from holdfast.model.operations import EditMap, Set
+from holdfast.model.packed import Packed, flatten, unpack
+from holdfast.model.scopes import MARK
+from holdfast.security import tracing
+from holdfast.security.events import DIGEST, Event, digest, rows
+from holdfast.security.guard import Guards
+from holdfast.state import keys as names
+from holdfast.state.handles import Handle
+from holdfast.state.reading import View, seen
+from holdfast.state.writing import FOLD_EVERY, pack_value
+
+
+@dataclass(slots=True)
+class Changed:
+    """What an edit of a line of ours comes to."""
+
+    put: Mapping[bytes, Packed] = field(default_factory=dict)
+    removed: Sequence[bytes] = ()
+    """What is put and taken away, by packed names."""
+    events: Sequence[Event] = ()
+    rows: Sequence[Change] = ()
+    """Further rows, made together with the step."""
+
+
+EditBook: TypeAlias = Callable[[View], Awaitable[Changed]]
+"""Works out what to change, given the line as it is at each attempt."""
+
+Link: TypeAlias = tuple[str, str, str]
+"""A kind of link, a name, and what it is linked with."""
+
+
+class Book:
+    """A line of ours. What it does is nobody's to forbid: whoever calls has asked the guard."""
+
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle = handle
+        self.line = Line(handle.tenant, MARK + name)
+
+    async def get(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Those of some records that are there."""
+
+        async def look(view: View) -> dict[str, Any]:
+            return await records(self._handle, view, keys)
+
+        memo = await self._handle.engine.lines.fresh(self.line)
+        return await seen(self._handle, self.line, None if memo is None else memo.point, look)
+
+    def saving(self, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
+        """A step of the book, to be saved alone or together with others."""
+        return edited(self._handle, self.line, kind, edit, guards)
+
+    async def change(self, kind: str, edit: EditBook, guards: Guards | None = None) -> Head:
+        """Change records, as one step."""
+        (head,) = await self._handle.engine.rebaser.save(self.saving(kind, edit, guards))
+        return head
+
+    async def linked(self, kind: str, name: str, after: str, limit: int | None, stop: str = "") -> list[Row]:
+        """What a name is linked with, in order: rows whose last part of the key comes after another."""
+        query = Scan(
+            LINKS,
+            (*self.line, kind, name),
+            start=(after + "\0",) if after else (),
+            stop=(stop,) if stop else (),
+            limit=limit,
+        )
+        (found,) = await self._handle.engine.ground.backend.read([query])
+        return found
+
+    def filed(self, old: Sequence[Link], new: Sequence[Link], time: int, target: str = "") -> list[Change]:
+        """The changes that have a record be found by new links, and no longer by old ones."""
+        gone: list[Change] = [Delete(LINKS, (*self.line, *link)) for link in old if link not in new]
+        return gone + [Put(LINKS, Row((*self.line, *link), (time, target))) for link in new if link not in old]
+
+
+def packed(handle: Handle, values: Mapping[str, Any]) -> dict[bytes, Packed]:
+    """Records as they are put."""
+    return {names.pack_key(key): pack_value(handle, key, value) for key, value in values.items()}
+
+
+async def records(handle: Handle, view: View, keys: Sequence[str]) -> dict[str, Any]:
+    """Those of some records of a line that are there."""
+    found = {key: await view.stored(key) for key in keys}
+    return {key: unpack(handle.codec, stored.entry.value) for key, stored in found.items() if stored is not None}
+
+
+def edited(handle: Handle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
+    """A step of a line, worked out anew against whatever is the latest at each attempt. It says who made it and why."""
+    trace, actor = tracing.traced(), handle.guard.actor
+    made, time = Changed(), 0
+    about: dict[str, object] = {"actor": actor} if actor else {}
+    about |= {"correlation": trace.correlation} | ({"cause": trace.cause} if trace.cause else {})
+
+    async def edit_map(parent: Point | None, held: Held | None) -> EditMap:
+        nonlocal made, time
+        time = handle.now()
+        made = await edit(View(handle, line, parent, held, time))
+        put = tuple((name, Set(flatten(value))) for name, value in made.put.items())
+        said = {**about, DIGEST: digest(time, trace, made.events)} if made.events else about
+        saving.metadata, saving.readable = handle.codec.pack(said), readable(handle.codec, said)
+        return EditMap(tuple(made.removed), put)
+
+    def riders(id: str) -> list[Change]:
+        return [*made.rows, *rows(line, id, time, trace, made.events)]
+
+    saving = Saving(
+        line,
+        edit_map,
+        on_conflict=OnConflict.RETRY,
+        kind=kind,
+        riders=riders,
+        guards=guards,
+        fold_every=FOLD_EVERY,
+    )
+    return saving

@@ -1,0 +1,61 @@
+"""Taking away keys that have expired.
+
+Nobody sees a key any more once its time is up; but it takes room until it is written again or taken away. That is done
+by a step of its scope, so that whoever watches the scope is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from holdfast.model.scopes import MARK, Scope
+from holdfast.security import tracing
+from holdfast.security.events import Event
+from holdfast.state import keys as names
+from holdfast.state.books import Changed, edited
+from holdfast.state.handles import Handle
+from holdfast.state.living import kept_by
+from holdfast.state.reading import View, viewed
+from holdfast.state.session_records import LAPSE
+
+Tell: TypeAlias = Callable[[int, int | None, str], None]
+"""Is told how many scopes were looked at, of how many, and which was the last."""
+
+
+class Lapsed(NamedTuple):
+    """What was taken away, and from how many scopes."""
+
+    keys: int = 0
+    scopes: int = 0
+
+
+async def lapse(handle: Handle, progress: Tell | None = None) -> Lapsed:
+    """Take the expired keys of all scopes away."""
+    keeper, keys, scopes = kept_by(handle), 0, 0
+    lines = await handle.engine.lines.names(handle.tenant, MARK)
+    with tracing.correlation(cause="expired"):
+        for done, line in enumerate(lines, 1):
+            scope = Scope.of_line(line.name)
+            if scope is not None and await viewed(keeper, scope, View.expired):
+                count = await _lapse(keeper, scope)
+                keys, scopes = keys + count, scopes + bool(count)
+            if progress is not None:
+                progress(done, len(lines), line.name)
+    return Lapsed(keys, scopes)
+
+
+async def _lapse(keeper: Handle, scope: Scope) -> int:
+    count = 0
+
+    async def edit(view: View) -> Changed:
+        nonlocal count
+        dead = await view.expired()
+        count = len(dead)
+        gone = [name for key in dead for name in (names.pack_key(key), names.pack_ttl(key))]
+        return Changed(removed=gone, events=[Event("change", keeper.guard.actor, "delete", key) for key in dead])
+
+    saving = edited(keeper, keeper.line(scope), LAPSE, edit)
+    saving.if_changed = True
+    await keeper.engine.rebaser.save(saving)
+    return count

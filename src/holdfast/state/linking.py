@@ -1,0 +1,76 @@
+"""What links changes of keys with artifacts: rows that are made with the change, to be found from either end.
+
+In the line of the artifacts there is one for each change made with an artifact, in order of time; in the scope's own
+line one for each artifact that a version of a key was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from holdfast.backends.port import Change, Put, Row
+from holdfast.backends.spaces import LINKS, Key
+from holdfast.engine.records import Line
+from holdfast.model.scopes import MARK, Scope
+
+BOOK = "artifacts"
+"""The name of the line that holds the records of artifacts."""
+
+CHANGE, ARTIFACT = "change", "artifact"
+"""Kinds of links: from an artifact to changes made with it, and from a key to artifacts."""
+
+_DIGITS = 16
+
+
+class Made(NamedTuple):
+    """What a row says: a change of a key, and an artifact that it was made with."""
+
+    artifact: str
+    scope: Scope
+    key: str
+    version: int
+    id: str
+    """Of the step that made the change."""
+    time: int
+
+
+def rows(line: Line, id: str, version: int, time: int, keys: Iterable[str], artifacts: Iterable[str]) -> list[Change]:
+    """The changes that link a step of a scope's line, and the keys that it changes, with artifacts."""
+    book, scope = (line.tenant, MARK + BOOK), line.name[len(MARK) :]
+    made: list[Change] = []
+    for artifact in artifacts:
+        for place, key in enumerate(keys):
+            number = f"{version:0{_DIGITS}d}"
+            made += [
+                Put(LINKS, Row((*line, ARTIFACT, key, f"{number} {artifact}"), (time, id))),
+                Put(
+                    LINKS,
+                    Row((*book, CHANGE, artifact, f"{id} {place:06d}"), (time, f"{number} {len(scope)} {scope}{key}")),
+                ),
+            ]
+    return made
+
+
+def of_change(row: Row) -> Made:
+    """What a row says that was found from an artifact."""
+    number, length, rest = str(row.columns[1]).split(" ", 2)
+    scope, key = rest[: int(length)], rest[int(length) :]
+    id = str(row.key[4]).rpartition(" ")[0]
+    return Made(str(row.key[3]), Scope.parse(scope), key, int(number), id, int(row.columns[0]))
+
+
+def of_key(scope: Scope, row: Row) -> Made:
+    """What a row says that was found from a key."""
+    number, artifact = str(row.key[4]).split(" ", 1)
+    return Made(artifact, scope, str(row.key[3]), int(number), str(row.columns[1]), int(row.columns[0]))
+
+
+def from_version(version: int) -> str:
+    """Where the artifacts of a version begin, and those of the one before end."""
+    return f"{version:0{_DIGITS}d}"
+
+
+def changes_of(tenant: str, artifact: str) -> Key:
+    """What the rows of changes made with an artifact start with."""
+    return (tenant, MARK + BOOK, CHANGE, artifact)

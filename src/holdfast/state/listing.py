@@ -1,0 +1,60 @@
+"""Which scopes there are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import LINES, STEPS
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.records import Line, Point
+from holdfast.model.scopes import MARK, Scope
+from holdfast.security.patterns import matcher, stem
+from holdfast.state.handles import Handle
+from holdfast.state.reading import View, viewed
+
+_LAST = "\U0010ffff"
+_LEAST = 64
+"""How many names are read at a time at least: some are of scopes that are not shown."""
+
+
+class ScopeInfo(NamedTuple):
+    """A scope that has state, or had some: how many keys it has, its version (the number of its last step), and when it
+    changed last."""
+
+    scope: Scope
+    keys: int
+    version: int
+    updated: datetime
+
+
+async def scopes(handle: Handle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
+    """A page of scopes in the order of their text. Who may not read a scope is not told that it is there."""
+    matches = matcher(pattern) if pattern else None
+    prefix = max(prefix, stem(pattern), key=len) if pattern else prefix
+    first = MARK + max(prefix, after + "\0" if after else "")
+    found: list[ScopeInfo] = []
+    page = max(limit, _LEAST)
+    while len(found) < limit:
+        query = Scan(LINES, (handle.tenant,), (first,), (MARK + prefix + _LAST,), limit=page)
+        (rows,) = await handle.engine.ground.backend.read([query])
+        for row in rows:
+            scope = Scope.of_line(str(row.key[1]))
+            if scope is None or not str(scope).startswith(prefix) or (matches and not matches(str(scope))):
+                continue
+            if len(found) < limit and await handle.guard.sees(scope):
+                found += await _shown(handle, scope)
+        if len(rows) < page:
+            break
+        first = str(rows[-1].key[1]) + "\0"
+    return found
+
+
+async def _shown(handle: Handle, scope: Scope) -> list[ScopeInfo]:
+    line: Line = handle.line(scope)
+    (rows,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False)])
+    if not rows:
+        return []
+    point = Point.of(rows[0])
+    return [ScopeInfo(scope, await viewed(handle, scope, View.count), point.seq + 1, to_datetime(point.time))]

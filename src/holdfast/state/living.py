@@ -1,0 +1,100 @@
+"""Sessions that have ended take no more writes, whoever writes and through whatever handle.
+
+A session that ended leaves a mark in the line of its scope. Every change of that scope, and of those inside it, is made
+on condition that there is no mark. That costs one more condition in the batch and no read; in stores that keep each
+line by itself (files, S3) a scope inside a session's has to look into two lines for it. The first change of a scope
+inside leaves a trace there, too: whoever ends the session because it is idle learns by it that it is not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from holdfast.backends.port import Change, Expect, Get, Put, Row
+from holdfast.backends.spaces import REFS, Key
+from holdfast.errors import Denied
+from holdfast.model.scopes import Scope
+from holdfast.security.guard import Guard, Guards
+from holdfast.state.handles import Handle
+
+_MARK, _INSIDE = "ended", "inside"
+"""The kinds of the references that are the mark, and the trace of new scopes."""
+
+
+class Keeper(Guard):
+    """The guard of what is done to keep the store in order, for somebody whom the guard was asked about before."""
+
+    def __init__(self, actor: str = "") -> None:
+        self.actor = actor
+
+
+def kept_by(handle: Handle) -> Handle:
+    """The same handle, for what is done in its name to the lines of ours."""
+    return Handle(handle.engine, handle.tenant, Keeper(handle.guard.actor))
+
+
+def session_of(scope: Scope) -> Scope | None:
+    """The scope of the session that a scope is, or lies in; None if it is in none."""
+    for place, part in enumerate(scope.parts):
+        if part.kind == "session":
+            return Scope(scope.parts[: place + 1])
+    return None
+
+
+def mark(handle: Handle, session: Scope) -> Key:
+    """The key of the mark that a session leaves when it ends."""
+    return (*handle.line(session), _MARK, "", "")
+
+
+def inside(handle: Handle, session: Scope) -> Key:
+    """The key of the row that is another one after each time that a scope was made inside a session's."""
+    return (*handle.line(session), _INSIDE, "", "")
+
+
+def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
+    """The conditions that the sessions of scopes that are to be changed have not ended; None if they are in none."""
+    if isinstance(handle.guard, Keeper):
+        return None
+    sessions: dict[Scope, list[Scope]] = {}
+    for scope in scopes:
+        if (session := session_of(scope)) is not None:
+            sessions.setdefault(session, []).append(scope)
+    if not sessions:
+        return None
+    conditions = {session: not_ended(handle, session) for session in sessions}
+
+    async def guards(again: bool) -> list[Change]:
+        found: list[Change] = []
+        for session, condition in conditions.items():
+            found += await condition(again)
+            lines = [handle.line(scope) for scope in sessions[session] if scope != session]
+            if any(handle.engine.lines.known(line) is None for line in lines):
+                found.append(Put(REFS, Row(inside(handle, session), ("", random.getrandbits(62)))))
+        return found
+
+    return guards
+
+
+def not_ended(handle: Handle, session: Scope) -> Guards:
+    """The condition that a session has not ended. `Denied` if it has."""
+    condition = Expect(REFS, mark(handle, session), None)
+
+    async def guards(again: bool) -> list[Expect]:
+        if again:
+            (found,) = await handle.engine.ground.backend.read([Get(REFS, [condition.key])])
+            if found:
+                raise ended(session)
+        return [condition]
+
+    return guards
+
+
+def ended(session: Scope) -> Denied:
+    """The error for a write to a session that has ended."""
+    return Denied(
+        "the session has ended, and takes no more writes",
+        where=str(session),
+        hint="Resume it with sessions.resume(id), or start another",
+        code="session-ended",
+    )

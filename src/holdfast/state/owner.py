@@ -1,0 +1,183 @@
+"""What only the store's owner can do with scoped state: act as others, give them rights, and look at the audit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from holdfast import arguments
+from holdfast.checkpoints import to_datetime, to_time
+from holdfast.engine.drivers import either, operation
+from holdfast.errors import Invalid
+from holdfast.history.times import parse_moment
+from holdfast.model.scopes import Scope
+from holdfast.security.identity import Identity, identity_of
+from holdfast.state.face import Parts, ScopedOperations, feature
+
+if TYPE_CHECKING:
+    from holdfast.security.audit import Report
+    from holdfast.security.guarding import How, IdentityGuard, Mode
+    from holdfast.security.noting import Notes
+    from holdfast.security.policy import Policy
+    from holdfast.security.proof import Exported
+    from holdfast.state.acting import Acting, AsyncActing
+    from holdfast.state.auditing import Audited
+    from holdfast.state.rights import AsyncStoreAccess, StoreAccess, Who
+
+_WINDOW = 5.0
+_MICROSECOND = 999
+"""Times come to the microsecond, and stand for its end; a look goes back to its start."""
+
+
+class OwnerOperations(ScopedOperations):
+    """Scoped state as its owner has it: all of it."""
+
+    _noted: Notes | None = None
+
+    def _access(self) -> StoreAccess:
+        """The rights of identities, given and taken. See `holdfast.state.rights`."""
+        from holdfast.state.rights import StoreAccess
+
+        return StoreAccess(self._handle, self._notes())
+
+    def _async_access(self) -> AsyncStoreAccess:
+        from holdfast.state.rights import AsyncStoreAccess
+
+        return AsyncStoreAccess(self._handle, self._notes())
+
+    access = feature(_access, _async_access)
+
+    def _acting_as(
+        self,
+        identity: Identity | str | None = None,
+        /,
+        *,
+        mode: Mode = "strict",
+        policy: Policy | str | None = None,
+        children: str | None = "read",
+        read_window: float = _WINDOW,
+        **parts: Unpack[Parts],
+    ) -> Acting:
+        """The store as an identity sees it: `store.acting_as(agent="researcher")`, or by its text.
+
+        It has scoped state, and nothing else of the store. In the mode `strict` an identity has the scope of its own
+        path, and those below it whose further parts are steps, tools, hooks or custom; what was granted to it, to its
+        groups and by its roles; and it reads its children's scopes, where `store.access.allow_children` allows it and
+        `children` is not None. `read-only` is the same without any change. In `custom` a policy decides on everything:
+        a `Policy`, or the name of a role, as the store has it at the time.
+
+        Everything it does is in the audit. What it changes and what it is denied is there at once; what it reads, after
+        `read_window` seconds at the latest; with 0, before it is handed out.
+        """
+        from holdfast.state.acting import Acting, how_of
+
+        how = how_of(mode, policy, children, read_window, waits=True)
+        return Acting(self._handle, self._guard_of(identity, parts, how))
+
+    def _async_acting_as(
+        self,
+        identity: Identity | str | None = None,
+        /,
+        *,
+        mode: Mode = "strict",
+        policy: Policy | str | None = None,
+        children: str | None = "read",
+        read_window: float = _WINDOW,
+        **parts: Unpack[Parts],
+    ) -> AsyncActing:
+        from holdfast.state.acting import AsyncActing, how_of
+
+        how = how_of(mode, policy, children, read_window, waits=False)
+        return AsyncActing(self._handle, self._guard_of(identity, parts, how))
+
+    acting_as = either(_acting_as, _async_acting_as)
+
+    # The audit ------------------------------------------------------------------------------------------------
+
+    @operation
+    async def audit(
+        self,
+        *,
+        actor: Who | None = None,
+        scope: Scope | str | None = None,
+        key: str = "",
+        kind: str = "",
+        action: str = "",
+        outcome: str = "",
+        correlation: str = "",
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[Audited]:
+        """What was done and tried in the state of scopes, the newest first: changes and hooks, rights given and taken,
+        reads of identities, and tries that were denied.
+
+        `actor` is an identity, or `""` for the store's owner; `kind` is `change`, `hook`, `access`, `read` or `denied`;
+        `outcome` is `ok`, `denied`, or `invalid` for a name that is none. Times are datetimes, or text such as `"2h"`.
+        `after` the cursor of a row goes on with what is older.
+        """
+        from holdfast.state import auditing
+
+        await self._flush_notes()
+        now = to_datetime(self._handle.now()).astimezone()
+        question = auditing.Question(
+            "" if actor == "" else None if actor is None else str(identity_of(actor)),
+            "" if scope is None else str(self._handle.guard.scope(scope)),
+            key,
+            kind,
+            action,
+            outcome,
+            correlation,
+            max(_moment(since, now) - _MICROSECOND, 0),
+            _moment(until, now),
+        )
+        return await auditing.look(self._handle, question, arguments.count(limit, "limit"), after)
+
+    @operation
+    async def audit_verify(self) -> Report:
+        """See whether the audit is as it was written: every row against the step that it was written with, every step
+        against its hash, and against the step before. What is missing, altered or added is named in the report."""
+        from holdfast.security import audit
+
+        await self._flush_notes()
+        return await audit.verify(self._handle.engine, self._handle.tenant)
+
+    @operation
+    async def audit_export(self, path: str | Path) -> Exported:
+        """Write the audit to a file, one JSON document to a line, with all that the hashes are made of: a third party
+        checks it with `holdfast.check_audit`, and needs nothing but the file, and perhaps heads that were
+        exported before."""
+        from holdfast.security import proof
+
+        await self._flush_notes()
+        return await proof.export(self._handle.engine, self._handle.tenant, path)
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    def _notes(self) -> Notes:
+        from holdfast.security.noting import Notes
+
+        if self._noted is None:
+            self._noted = Notes(self._handle.engine, self._handle.tenant)
+        return self._noted
+
+    async def _flush_notes(self) -> None:
+        """Write what was collected of what identities read."""
+        if self._noted is not None:
+            await self._noted.flush()
+
+    def _guard_of(self, identity: Identity | str | None, parts: Parts, how: How) -> IdentityGuard:
+        from holdfast.security.guarding import IdentityGuard
+
+        if identity is not None and parts:
+            raise Invalid("an identity is named by its text or by its parts, not by both", where=str(identity)[:80])
+        who = Identity.of(**parts) if identity is None else identity_of(identity)
+        return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._notes())
+
+
+def _moment(when: datetime | str | None, now: datetime) -> int:
+    if when is None:
+        return 0
+    return to_time(arguments.moment(parse_moment(when, now) if isinstance(when, str) else when))

@@ -1,0 +1,236 @@
+"""Rights as programs give and take them: `store.access`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeAlias, Unpack
+
+from holdfast import arguments
+from holdfast.checkpoints import to_datetime, to_time
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Invalid
+from holdfast.history.times import parse_age
+from holdfast.model.scopes import Scope
+from holdfast.security.access import Access, Wanted
+from holdfast.security.grants import BELOW_ALL, Grant
+from holdfast.security.guard import Action
+from holdfast.security.guarding import How, IdentityGuard
+from holdfast.security.identity import Identity, group_name, holder, identity_of
+from holdfast.security.noting import Notes
+from holdfast.security.policy import Policy, Right, check_pattern, check_right
+from holdfast.state.changing import nanoseconds
+from holdfast.state.face import Parts, named
+from holdfast.state.handles import Handle
+
+Until: TypeAlias = "datetime | timedelta | float | str | None"
+"""When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""
+
+Who: TypeAlias = "Identity | Scope | str"
+"""An identity, by itself or by its text; or, where that is told, `group:` and a group."""
+
+
+class Granted(NamedTuple):
+    """A grant: who may do what, since when, until when, and who gave it. `revoke` takes it or its `id`."""
+
+    id: str
+    to: str
+    right: Right
+    scope: str
+    keys: str
+    """The pattern of the keys that are granted; empty for the scope as a whole."""
+    below: str
+    """`own` or `all`, where scopes below are granted too."""
+    until: datetime | None
+    by: str
+    """Who gave it; empty for the store's owner."""
+    given: datetime
+    revoked: datetime | None
+    revoked_by: str
+    live: bool
+
+
+def shown(grant: Grant, now: int) -> Granted:
+    """A grant as callers are given it."""
+    return Granted(
+        *grant[:6],
+        to_datetime(grant.until) if grant.until else None,
+        grant.by,
+        to_datetime(grant.given),
+        to_datetime(grant.revoked) if grant.revoked else None,
+        grant.revoked_by,
+        grant.is_live(now),
+    )
+
+
+def wanted(handle: Handle, to: Who, right: Right, scope: Scope, keys: str, below: str, until: Until) -> Wanted:
+    """The grant that a caller asks for."""
+    pattern = check_pattern(keys, "keys of a grant") if keys else ""
+    return Wanted(holder(to), check_right(right), scope, pattern, below, _moment(handle, until))
+
+
+def _moment(handle: Handle, until: Until) -> int:
+    if until is None:
+        return 0
+    if isinstance(until, str):
+        until = parse_age(until)
+    if isinstance(until, datetime):
+        return to_time(arguments.moment(until))
+    return handle.now() + nanoseconds(until)
+
+
+def grant_id(grant: Granted | str) -> str:
+    """The id of a grant that is named."""
+    id = grant.id if isinstance(grant, Granted) else grant
+    if not isinstance(id, str):
+        raise Invalid(f"a grant is named by its id, not by {type(id).__name__}")
+    return id
+
+
+class AccessOperations:
+    """The rights of identities, for the store's owner to give and take. `store.access` has these as methods."""
+
+    def __init__(self, handle: Handle, notes: Notes) -> None:
+        self._handle = handle
+        self._notes = notes
+        self._access = Access(handle.engine, handle.tenant)
+
+    @operation
+    async def grant(
+        self,
+        to: Who,
+        right: Right = "read",
+        scope: Scope | str | None = None,
+        *,
+        keys: str = "",
+        below: bool = False,
+        until: Until = None,
+        **parts: Unpack[Parts],
+    ) -> Granted:
+        """Let an identity, or a group, read or write a scope, or both.
+
+        `to` is an identity (`"agent:writer"`) or a group (`"group:editors"`; everybody is in `"group:everyone"`). The
+        scope is named as in `Store.state`. With `keys`, only keys that match that pattern are granted; with `below`,
+        all scopes below, too; with `until`, it expires.
+        """
+        found = named(self._handle, scope, parts)
+        asked = wanted(self._handle, to, right, found, keys, BELOW_ALL if below else "", until)
+        return shown(await self._access.grant(asked), self._handle.now())
+
+    @operation
+    async def revoke(self, grant: Granted | str) -> Granted:
+        """Take a grant back, by itself or by its id: at once, also for handles that are open. Raises `NotFound`."""
+        return shown(await self._access.revoke(grant_id(grant)), self._handle.now())
+
+    @operation
+    async def grants(
+        self, to: Who | None = None, scope: Scope | str | None = None, *, dead: bool = False, **parts: Unpack[Parts]
+    ) -> list[Granted]:
+        """Grants, the oldest first: all, those to somebody, those of a scope. With `dead`, also those that were revoked
+        or have expired in the last weeks."""
+        at = None if scope is None and not parts else named(self._handle, scope, parts)
+        found = await self._access.grants("" if to is None else holder(to), at, dead=dead)
+        return [shown(each, self._handle.now()) for each in found]
+
+    @operation
+    async def cut_off(self, who: Who) -> int:
+        """Take from an identity, or a group, all it was ever given: grants, roles, groups, the sight of its children.
+
+        As one change, at once. Its own scopes stay its own. Returns how many rights that were.
+        """
+        return await self._access.cut_off(holder(who))
+
+    @operation
+    async def may(
+        self, who: Who, action: Action, scope: Scope | str | None = None, key: str | None = None, **parts: Unpack[Parts]
+    ) -> bool:
+        """Whether an identity that acts in the mode strict may do this now, with a key or with the whole scope. Only a
+        question: nothing is noted."""
+        if action not in ("read", "write"):
+            raise Invalid(f"what is done is 'read' or 'write', not {action!r}")
+        at = named(self._handle, scope, parts)
+        keys = () if key is None else (self._handle.guard.key(at, key),)
+        identity = identity_of(who)
+        if identity.owns(at):
+            return True
+        guard = IdentityGuard(self._handle.engine, self._handle.tenant, identity, How(), self._notes)
+        rights = await self._access.rights(await self._access.fresh(), identity)
+        return guard.decide(rights, action, at, keys) is None
+
+    # Children, groups, roles ----------------------------------------------------------------------------------
+
+    @operation
+    async def allow_children(self, who: Who) -> None:
+        """Let an identity read the scopes of its children: those below its own that may be identities themselves, as
+        `user:alice/agent:writer` is below `user:alice`."""
+        await self._access.authorize(identity_of(who))
+
+    @operation
+    async def forbid_children(self, who: Who) -> None:
+        """Let it do so no longer. Raises `NotFound` if it could not."""
+        await self._access.unauthorize(identity_of(who))
+
+    @operation
+    async def parents(self) -> list[str]:
+        """The identities that may read their children's scopes."""
+        return await self._access.parents()
+
+    @operation
+    async def join(self, group: str, *members: Who) -> None:
+        """Take identities into a group; it is made by that."""
+        await self._access.join(group_name(group), _members(members))
+
+    @operation
+    async def leave(self, group: str, *members: Who) -> None:
+        """Take identities out of a group. Raises `NotFound` if one is not in it."""
+        await self._access.leave(group_name(group), _members(members))
+
+    @operation
+    async def groups(self) -> dict[str, list[str]]:
+        """Groups, and the identities in them."""
+        return await self._access.groups()
+
+    @operation
+    async def define_role(self, role: str, policy: Policy) -> None:
+        """Keep a policy under a name, in place of what was there. Whoever has the role is under it at once."""
+        if not isinstance(policy, Policy):
+            raise Invalid(f"a role is a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")')
+        await self._access.define(role, policy)
+
+    @operation
+    async def drop_role(self, role: str) -> None:
+        """Forget a role. Raises `NotFound`."""
+        await self._access.undefine(role)
+
+    @operation
+    async def roles(self) -> dict[str, Policy]:
+        """Roles, and their policies."""
+        return await self._access.roles()
+
+    @operation
+    async def assign(self, role: str, to: Who) -> None:
+        """Give an identity, or a group, a role. Raises `NotFound` if there is none of that name."""
+        await self._access.assign(role, holder(to))
+
+    @operation
+    async def unassign(self, role: str, to: Who) -> None:
+        """Take a role from an identity, or a group. Raises `NotFound` if it does not have it."""
+        await self._access.unassign(role, holder(to))
+
+    @operation
+    async def assignments(self) -> dict[str, list[str]]:
+        """Who has which roles."""
+        return await self._access.assignments()
+
+
+class StoreAccess(Sync, AccessOperations):
+    """The rights of identities, given and taken. See `Store.access`."""
+
+
+class AsyncStoreAccess(Async, AccessOperations):
+    """The same for asyncio: operations are awaited."""
+
+
+def _members(members: tuple[Who, ...]) -> list[str]:
+    if not members:
+        raise Invalid("a group is joined or left by an identity at least")
+    return [str(identity_of(each)) for each in members]

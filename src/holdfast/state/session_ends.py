@@ -1,0 +1,423 @@
+"""How sessions end and come back.
+
+A session ends in one batch: its record says so, its scope gets the mark that refuses writes, and its state stays, goes,
+or is archived by a step that takes the keys away and leaves the history. Whoever ends it because its time is up does so
+on condition that no line of it has got another step and that the record is as it was: a session that came back to life
+meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from holdfast import arguments
+from holdfast.backends.port import Change, Delete, Get, Put, Row, Scan
+from holdfast.backends.spaces import LINES, LINKS, REFS, SPACES
+from holdfast.engine.append import Saving
+from holdfast.engine.heads import Head
+from holdfast.engine.layout import Place
+from holdfast.engine.protected import PIN, unheld
+from holdfast.engine.records import Line, info_row
+from holdfast.errors import Conflict, Denied, NotFound
+from holdfast.hooks.features import Calling, calling
+from holdfast.model.packed import Packed
+from holdfast.security import tracing
+from holdfast.security.events import Event
+from holdfast.state import keys as names
+from holdfast.state.books import Changed, edited, packed, records
+from holdfast.state.living import mark, not_ended
+from holdfast.state.reading import Stored, View, seen
+from holdfast.state.session_records import Record, Records, Seen, moment
+
+_ATTEMPTS = 100
+"""How often an end is tried anew because somebody was at work meanwhile."""
+
+_REASON = "archived session"
+"""Why the last step before an archive is pinned."""
+
+EXPIRED = "expired"
+"""The reason of those that ended because their time was up."""
+
+_WHILE = 3600 * 10**9
+"""When a session is looked at again that was to go and must not."""
+
+_TOUCHED = "\0touched"
+
+
+class Collected(NamedTuple):
+    """What a collection of sessions came to."""
+
+    ended: int = 0
+    """Sessions whose time was up, and that were ended."""
+    forgotten: int = 0
+    """Sessions that ended long ago, whose records went, and their archives."""
+    spared: int = 0
+    """Sessions that had been active since, or were at that moment."""
+    held: int = 0
+    """Sessions that were to go and must not: their state is held, or a hook objects."""
+
+
+class _Moved(Exception):
+    """The session is not as it was."""
+
+
+class Ends:
+    """Ends sessions, restores them, and collects those whose time is up."""
+
+    def __init__(self, found: Records) -> None:
+        self._records = found
+        self._handle = found.handle
+        self._book = found.book
+        self._engine = found.handle.engine
+
+    # Ending -----------------------------------------------------------------------------------------------------
+
+    async def end(self, id: str, reason: str = "", *, only_expired: bool = False) -> Record | None:
+        """End a session as was agreed when it started. None, if that is to be done only if its time is up, and it is
+        not. One that has ended stays as it is."""
+        call: Calling | None = None
+        with tracing.correlation():
+            for _ in range(_ATTEMPTS):
+                record = await self._records.get(id)
+                if record.ended:
+                    return None if only_expired else record
+                ((expires, lines),) = await self._records.expiries([record])
+                now = self._handle.now()
+                if only_expired and not 0 < expires <= now:
+                    return None
+                # One that has lasted for as long as it may ends, whoever is at work in it.
+                strict = only_expired and not 0 < record.ttl <= now - record.started
+                if call is None:
+                    call = await self._call("session.expire" if only_expired else "session.end", id, record)
+                try:
+                    done = await self._ended(id, record, lines, reason, call, strict=strict)
+                except _Moved:
+                    if strict:
+                        return None
+                    continue
+                return await self._late(id, done, {each.line for each in lines})
+        raise _busy(id)
+
+    async def _call(self, point: str, id: str, record: Record) -> Calling:
+        """Call the hooks of a point with a session's metadata. Raises `Veto`."""
+        return await calling(
+            self._engine,
+            point,
+            scope=record.state,
+            key=id,
+            value=record.metadata,
+            actor=self._handle.guard.actor,
+            trace=tracing.current(),
+            metadata={"on_end": record.on_end, "by": record.by},
+        )
+
+    async def _ended(
+        self, id: str, record: Record, lines: Sequence[Seen], reason: str, call: Calling, *, strict: bool
+    ) -> Record:
+        now = self._handle.now()
+        archives = record.on_end == "archive"
+        due = now + record.retention if record.on_end != "keep" else 0
+        done = replace(record, ended=now, archived=archives, reason=reason, due=due, lines={}, metadata=_metadata(call))
+        savings = [self._archiving(each, done, strict) for each in lines] if archives else []
+        action = "expire" if reason == EXPIRED else "end"
+
+        async def guards(again: bool) -> list[Change]:
+            if again and strict:
+                raise _Moved
+            changes: list[Change] = []
+            if strict and lines[0].trace is not None:
+                changes.append(lines[0].trace)
+            if strict and not archives:
+                changes += (condition for each in lines for condition in each.unchanged())
+            if record.on_end == "delete":
+                changes += await unheld(self._engine.ground.backend, [each.line for each in lines])
+                changes += (Delete(space, tuple(each.line)) for each in lines for space in SPACES)
+            if not archives:
+                changes += await self._ground(lines[0].line, gone=record.on_end == "delete")
+            return [*changes, Put(REFS, Row(mark(self._handle, record.root), ("", now)))]
+
+        for each in lines if archives else ():
+            await self._engine.lines.fresh(each.line)  # what is remembered of it may be older than what was seen
+        saving = self._book.saving(action, self._recording(id, record, done, action, call), guards)
+        _done(call, (await self._engine.rebaser.save(*savings, saving))[-1])
+        if record.on_end == "delete":
+            self._drop(each.line for each in lines)
+        return done
+
+    async def _ground(self, line: Line, *, gone: bool) -> list[Change]:
+        """The row of the line in which the mark is left: a mark of no line would be taken for an orphan."""
+        (rows,) = await self._engine.ground.backend.read([Get(LINES, [tuple(line)])])
+        return [Put(LINES, info_row(line, self._engine.lines.new_info()))] if gone or not rows else []
+
+    def _archiving(self, each: Seen, done: Record, strict: bool) -> Saving:
+        """The step that takes all keys of a line away, and has the one before it stay."""
+
+        async def edit(view: View) -> Changed:
+            if strict and view.point != each.point:
+                raise _Moved
+            if view.point is None:
+                return Changed()
+            done.lines[each.line.name] = view.point.seq + 1
+            gone = []
+            for key, stored in (await _content(view)).items():
+                gone += [names.pack_key(key)] + [names.pack_ttl(key)] * bool(stored.expires)
+            pin = Row((*each.line, PIN, _REASON, view.point.id), (view.point.id, self._handle.now()))
+            return Changed(removed=gone, rows=[Put(REFS, pin)])
+
+        return edited(self._handle, each.line, "archive", edit)
+
+    async def _late(self, id: str, done: Record, taken: set[Line]) -> Record:
+        """Have scopes share the end that somebody made inside the session's at the last moment, before the mark."""
+        while True:
+            (lines,) = await self._records.lines([done.root])
+            late = [each for each in lines if each.line not in taken and each.info is not None]
+            if not late or done.on_end == "keep":
+                return done
+            taken |= {each.line for each in late}
+            if done.on_end == "delete":
+                await self._engine.lines.delete(*(each.line for each in late))
+                continue
+            old, done = done, replace(done, lines=dict(done.lines))
+            savings = [self._archiving(each, done, strict=False) for each in late]
+            saving = self._book.saving("end", self._recording(id, old, done, "end"))
+            await self._engine.rebaser.save(*savings, saving)
+
+    def _recording(
+        self, id: str, old: Record | None, new: Record | None, action: str, call: Calling | None = None
+    ) -> Callable[[View], Awaitable[Changed]]:
+        """The edit that puts a new record in an old one's place, if that is as it was."""
+
+        async def edit(view: View) -> Changed:
+            there = (await records(self._handle, view, [id])).get(id)
+            if there != (None if old is None else old.stored()):
+                raise _Moved
+            before = [] if old is None else old.links(id)
+            after = [] if new is None else new.links(id)
+            return Changed(
+                {} if new is None else packed(self._handle, {id: new.stored()}),
+                [names.pack_key(id)] if new is None else (),
+                self._events(id, action, call),
+                self._book.filed(before, after, self._handle.now()),
+            )
+
+        return edit
+
+    def _events(self, id: str, action: str, call: Calling | None) -> list[Event]:
+        event = Event("session", self._handle.guard.actor, action, id)
+        if call is None:
+            return [event]
+        if call.notes:
+            event = event._replace(detail=self._handle.codec.pack(dict(call.notes)))
+        return [event, *call.events]
+
+    def _drop(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._engine.ground.cache.forget(line)
+
+    # Starting, changing, coming back ----------------------------------------------------------------------------
+
+    async def start(self, id: str, record: Record) -> None:
+        """Begin a session. `Conflict` if there is one of this id."""
+        record.due = record.expires(record.started)
+        try:
+            with tracing.correlation():
+                call = await self._call("session.start", id, record)
+                record.metadata = _metadata(call)
+                _done(call, await self._book.change("start", self._recording(id, None, record, "start", call)))
+        except _Moved:
+            raise Conflict(
+                "there is a session of this id",
+                where=f"session {id!r}",
+                hint="Resume it, or start one of another id",
+            ) from None
+
+    async def change(self, id: str, action: str, change: Callable[[Record], Record]) -> Record:
+        """Change a record."""
+        for _ in range(_ATTEMPTS):
+            old = await self._records.get(id)
+            new = change(old)
+            try:
+                await self._book.change(action, self._recording(id, old, new, action))
+            except _Moved:
+                continue
+            return new
+        raise _busy(id)
+
+    async def touch(self, id: str, record: Record, call: Calling | None = None) -> None:
+        """A sign of life. `Denied` if it has ended."""
+        handle, action = self._handle, "touch" if call is None else "resume"
+
+        async def edit(view: View) -> Changed:
+            put: dict[bytes, Packed] = {names.pack_key(_TOUCHED): handle.codec.pack(view.now)}
+            return Changed(put, events=self._events(id, action, call))
+
+        guards = not_ended(handle, record.root)
+        (head,) = await self._engine.rebaser.save(edited(handle, handle.line(record.root), action, edit, guards))
+        if call is not None:
+            _done(call, head)
+
+    async def resume(self, id: str) -> Record:
+        """Have a session go on: a sign of life, or all it had when it ended."""
+        call: Calling | None = None
+        with tracing.correlation():
+            for _ in range(_ATTEMPTS):
+                record = await self._records.get(id)
+                if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
+                    await self.end(id, EXPIRED, only_expired=True)
+                    continue
+                if record.ended and record.on_end == "delete":
+                    raise NotFound(
+                        "the session's state was deleted when it ended",
+                        where=f"session {id!r}",
+                        hint='Start sessions with on_end="archive" to be able to resume them after their end',
+                    )
+                if call is None:
+                    call = await self._call("session.restore" if record.ended else "session.resume", id, record)
+                try:
+                    if record.ended:
+                        return await self._restored(id, record, call)
+                    await self.touch(id, record, call)
+                except _Moved:
+                    continue
+                except Denied as error:
+                    if error.code != "session-ended":
+                        raise
+                    continue
+                return record
+        raise _busy(id)
+
+    async def _restored(self, id: str, record: Record, call: Calling) -> Record:
+        now, metadata = self._handle.now(), _metadata(call)
+        new = replace(record, ended=0, archived=False, reason="", lines={}, started=now, metadata=metadata)
+        new.due = new.expires(new.started)
+
+        async def guards(_: bool) -> list[Change]:
+            return [Delete(REFS, mark(self._handle, record.root))]
+
+        savings = [self._restoring(self._line(name), count) for name, count in record.lines.items()]
+        saving = self._book.saving("restore", self._recording(id, record, new, "restore", call), guards)
+        _done(call, (await self._engine.rebaser.save(*savings, saving))[-1])
+        return new
+
+    def _restoring(self, line: Line, count: int) -> Saving:
+        """The step that gives a line back what it had after so many steps."""
+
+        async def edit(_: View) -> Changed:
+            point, content = await self._then(line, count)
+            put: dict[bytes, Packed] = {}
+            for key, stored in content.items():
+                put[names.pack_key(key)] = stored.entry.value
+                if stored.expires:
+                    put[names.pack_ttl(key)] = self._handle.codec.pack(stored.expires)
+            return Changed(put, rows=[Delete(REFS, (*line, PIN, _REASON, point))])
+
+        return edited(self._handle, line, "restore", edit)
+
+    async def _then(self, line: Line, count: int) -> tuple[str, dict[str, Stored]]:
+        point = await self._engine.lines.find(line, Place(0, count - 1))
+        return point.id, await seen(self._handle, line, point, _content)
+
+    async def archived(self, line: Line, record: Record) -> dict[str, Stored]:
+        """What a line of an archived session had when that ended."""
+        count = record.lines.get(line.name, 0)
+        return (await self._then(line, count))[1] if count else {}
+
+    def _line(self, name: str) -> Line:
+        return Line(self._handle.tenant, name)
+
+    # Collecting -------------------------------------------------------------------------------------------------
+
+    async def delete(self, id: str) -> None:
+        """Remove a session for good: its record, its state, and its archive."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._forget(id, await self._records.get(id))
+            except _Moved:
+                continue
+        raise _busy(id)
+
+    async def _forget(self, id: str, record: Record) -> None:
+        async def guards(_: bool) -> list[Change]:
+            (lines,) = await self._records.lines([record.root])
+            conditions: list[Change] = list(await unheld(self._engine.ground.backend, [each.line for each in lines]))
+            gone.update(each.line for each in lines)
+            return conditions + [Delete(space, tuple(each.line)) for each in lines for space in SPACES]
+
+        gone: set[Line] = set()
+        await self._book.change("delete", self._recording(id, record, None, "delete"), guards)
+        self._drop(gone)
+
+    async def collect(self, limit: int) -> Collected:
+        """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
+        stop = (moment(self._handle.now() + 1),)
+        query = Scan(LINKS, (*self._book.line, "due"), stop=stop, limit=limit, bodies=False)
+        (rows,) = await self._engine.ground.backend.read([query])
+        ended = forgotten = 0
+        spared: list[str] = []
+        held: list[str] = []
+        for row in rows:
+            id = str(row.key[4])
+            try:
+                record = await self._records.get(id)
+                if not record.ended:
+                    if await self.end(id, EXPIRED, only_expired=True) is None:
+                        spared.append(id)
+                    else:
+                        ended += 1
+                elif 0 < record.due <= self._handle.now():
+                    await self._forget(id, record)
+                    forgotten += 1
+            except (NotFound, _Moved):
+                continue  # another was first
+            except Denied:
+                held.append(id)
+        await self._put_off(spared, held)
+        return Collected(ended, forgotten, len(spared), len(held))
+
+    async def _put_off(self, spared: Sequence[str], held: Sequence[str]) -> None:
+        """Look at sessions that are alive again when their time may be up, and at others after a while."""
+        found = await self._records.several([*spared, *held])
+        now = self._handle.now()
+        later = {id: now + _WHILE for id in held if id in found}
+        alive = {id: found[id] for id in spared if id in found and not found[id].ended}
+        for id, (expires, _) in zip(alive, await self._records.expiries(list(alive.values())), strict=True):
+            if expires > alive[id].due:
+                later[id] = expires
+        if not later:
+            return
+
+        async def edit(view: View) -> Changed:
+            put: dict[str, Any] = {}
+            rows: list[Change] = []
+            for id, there in (await records(self._handle, view, list(later))).items():
+                if there == found[id].stored():
+                    new = replace(found[id], due=later[id])
+                    put[id] = new.stored()
+                    rows += self._book.filed(found[id].links(id), new.links(id), view.now)
+            return Changed(packed(self._handle, put), rows=rows)
+
+        await self._book.change("put off", edit)
+
+
+def _metadata(call: Calling) -> dict[str, Any]:
+    """A session's metadata as hooks left it."""
+    return dict(arguments.mapping(call.value, "metadata"))
+
+
+def _done(call: Calling, head: Head) -> None:
+    call.done(head.point.seq + 1, head.point.id)
+
+
+async def _content(view: View) -> dict[str, Stored]:
+    """All keys of a scope, also those that have expired and are still there."""
+    keys = [*await view.keys(), *await view.expired()]
+    found = {key: await view.stored(key) for key in keys}
+    return {key: stored for key, stored in found.items() if stored is not None}
+
+
+def _busy(id: str) -> Conflict:
+    return Conflict(
+        f"the session changed {_ATTEMPTS} times meanwhile", where=f"session {id!r}", hint="Stop who works in it"
+    )

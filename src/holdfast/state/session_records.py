@@ -1,0 +1,201 @@
+"""What is kept of sessions: their records, how these are found, and when a session's time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from holdfast.backends.port import Change, Expect, Get, Query, Scan
+from holdfast.backends.spaces import LINES, REFS, STEPS
+from holdfast.engine.records import Info, Line, Point, info_of
+from holdfast.errors import NotFound
+from holdfast.model.scopes import Scope
+from holdfast.state.books import Book, Link
+from holdfast.state.handles import Handle
+from holdfast.state.living import inside, kept_by
+
+BOOK = "sessions"
+"""The name of the line that holds the records."""
+
+OnEnd: TypeAlias = Literal["delete", "archive", "keep"]
+Status: TypeAlias = Literal["active", "expired", "ended", "archived"]
+
+LAPSE = "lapse"
+"""The kind of the steps that take expired keys away. They are no sign of life."""
+
+_BACK = 64
+
+
+@dataclass
+class Record:
+    """What is kept of a session. Times are in nanoseconds since 1970, lengths in nanoseconds; 0 for none."""
+
+    scope: str
+    """The scope of the session: what ends with it is this one and all inside it."""
+    state: str
+    """The scope whose state the session works with: the same, or one inside it."""
+    started: int
+    ttl: int
+    idle: int
+    on_end: OnEnd
+    retention: int
+    by: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    ended: int = 0
+    archived: bool = False
+    reason: str = ""
+    lines: dict[str, int] = field(default_factory=dict)
+    """Of one that was archived: the names of its lines, and how many steps each had when it ended."""
+    due: int = 0
+    """When to look at it again: at the earliest, it may then have expired. 0 for never."""
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Record:
+        """A record as it was stored."""
+        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
+
+    @property
+    def root(self) -> Scope:
+        """The session's scope."""
+        return Scope.parse(self.scope)
+
+    @property
+    def user(self) -> str:
+        """Whose session it is; empty for nobody's."""
+        return next((part.name for part in self.root.parts if part.kind == "user"), "")
+
+    def stored(self) -> dict[str, Any]:
+        """As it is stored."""
+        return asdict(self)
+
+    def expires(self, active: int) -> int:
+        """When its time is up, given when it was last active; 0 for never."""
+        ends = [self.started + self.ttl] * bool(self.ttl) + [max(active, self.started) + self.idle] * bool(self.idle)
+        return min(ends, default=0)
+
+    def links(self, id: str) -> list[Link]:
+        """By what it is found."""
+        kind = "active" if not self.ended else "archived" if self.archived else "ended"
+        found: list[Link] = [("status", kind, id)]
+        if self.user:
+            found.append(("user", self.user, id))
+        if self.due:
+            found.append(("due", moment(self.due), id))
+        return found
+
+
+def moment(time: int) -> str:
+    """A time as text that sorts like it."""
+    return f"{time:020d}"
+
+
+class Seen(NamedTuple):
+    """A line of a session's as it was found."""
+
+    line: Line
+    info: Info | None
+    point: Point | None
+    active: int
+    """When it was last written to; 0 for never."""
+    trace: Expect | None = None
+    """Of that of the session's own scope: the condition that no scope was made inside since."""
+
+    def unchanged(self) -> list[Change]:
+        """The conditions that it is still so, as far as it goes by itself."""
+        after = 0 if self.point is None else self.point.seq + 1
+        return [
+            Expect(LINES, tuple(self.line), None if self.info is None else tuple(self.info)),
+            Expect(STEPS, (*self.line, 0, after), None),
+        ]
+
+
+class Records:
+    """The records of sessions, as somebody sees them whom the guard was asked about."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = kept_by(handle)
+        self.book = Book(self.handle, BOOK)
+
+    async def get(self, id: str) -> Record:
+        """A record. Raises `NotFound`."""
+        found = await self.book.get([id])
+        if id not in found:
+            raise NotFound(
+                "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
+            )
+        return Record.of(found[id])
+
+    async def several(self, ids: Sequence[str]) -> dict[str, Record]:
+        """Those that are there."""
+        return {id: Record.of(stored) for id, stored in (await self.book.get(ids)).items()}
+
+    async def lines(self, roots: Sequence[Scope]) -> list[list[Seen]]:
+        """For each of some sessions, its lines as they are now: first that of its own scope, which need not be there,
+        then those of the scopes inside it."""
+        if not roots:
+            return []
+        engine, tenant = self.handle.engine, self.handle.tenant
+        traces = await self._traces(roots)  # first: what is made while the rest is read shows in them
+        named = []
+        for root in roots:
+            below = await engine.lines.names(tenant, root.line + "/")
+            named.append([self.handle.line(root), *below])
+        queries: list[Query] = []
+        for lines in named:
+            for line in lines:
+                queries += [Get(LINES, [tuple(line)]), _last(line, 1)]
+        found = iter(await engine.ground.backend.read(queries))
+        seen = [[await self._seen(line, next(found), next(found)) for line in lines] for lines in named]
+        return [[lines[0]._replace(trace=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)]
+
+    async def _traces(self, roots: Sequence[Scope]) -> list[Expect]:
+        keys = [inside(self.handle, root) for root in roots]
+        (rows,) = await self.handle.engine.ground.backend.read([Get(REFS, keys)])
+        there = {row.key: row.columns for row in rows}
+        return [Expect(REFS, key, there.get(key)) for key in keys]
+
+    async def _seen(self, line: Line, infos: list[Any], last: list[Any]) -> Seen:
+        point = Point.of(last[0]) if last else None
+        info = info_of(infos[0]) if infos else None
+        active = point
+        if point is not None and point.kind == LAPSE:
+            active = await self._last_sign(line)
+        return Seen(line, info, point, 0 if active is None else active.time)
+
+    async def _last_sign(self, line: Line) -> Point | None:
+        """The last step that was made by somebody, and not to take expired keys away."""
+        stop: tuple[int, ...] = ()
+        while True:
+            (rows,) = await self.handle.engine.ground.backend.read([_last(line, _BACK)._replace(stop=stop)])
+            for row in rows:
+                if (point := Point.of(row)).kind != LAPSE:
+                    return point
+            if len(rows) < _BACK:
+                return None
+            stop = (int(rows[-1].key[3]),)
+
+    async def expiries(self, records: Sequence[Record]) -> list[tuple[int, list[Seen]]]:
+        """When the time of each is up, 0 for never, and its lines as they are now."""
+        seen = await self.lines([record.root for record in records])
+        return [
+            (record.expires(max(each.active for each in lines)), lines)
+            for record, lines in zip(records, seen, strict=True)
+        ]
+
+    async def status(self, records: Sequence[Record]) -> list[Status]:
+        """How each is doing."""
+        waiting = [record for record in records if not record.ended and record.due and record.due <= self.handle.now()]
+        ends = {id(each): when for each, (when, _) in zip(waiting, await self.expiries(waiting), strict=True)}
+        now = self.handle.now()
+        found: list[Status] = []
+        for record in records:
+            if record.ended:
+                found.append("archived" if record.archived else "ended")
+            else:
+                found.append("expired" if 0 < ends.get(id(record), 0) <= now else "active")
+        return found
+
+
+def _last(line: Line, limit: int) -> Scan:
+    return Scan(STEPS, (*line, 0), reverse=True, limit=limit, bodies=False)

@@ -1,0 +1,373 @@
+"""Sessions: state that lives as long as one conversation, one visit, one run, and then goes, or is put away.
+
+A session has an id and a scope of its own, `session:…`, inside that of its user if it has one. All that is kept in that
+scope, and in those inside it, ends with the session. Its time is up when it has lasted for `ttl`, or when nothing was
+written in it and nobody touched it for `idle`; it ends when it is told to, or when `collect` finds that its time is up.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, Self, TypeVar
+
+from holdfast import arguments
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Invalid, NotFound
+from holdfast.model.packed import unpack
+from holdfast.model.scopes import Scope, check_key
+from holdfast.security.guard import Action
+from holdfast.state.changing import nanoseconds
+from holdfast.state.handles import Handle
+from holdfast.state.scoped import AsyncState, State
+from holdfast.state.session_ends import EXPIRED, Collected, Ends
+from holdfast.state.session_records import OnEnd, Record, Records, Status
+
+S = TypeVar("S", bound="SessionOperations")
+
+RETENTION = timedelta(days=30)
+"""How long the record of a session that ended is kept, and its archive."""
+
+_PAGE = 256
+_POLICIES = ("delete", "archive", "keep")
+_STATUSES = ("active", "expired", "ended", "archived")
+
+
+class SessionOperations:
+    """A session as it was when it was asked for. `Session` and `AsyncSession` have these as methods."""
+
+    def __init__(self, handle: Handle, id: str, record: Record, status: Status) -> None:
+        self._handle = handle
+        self._record = record
+        self.id = id
+        self.status = status
+        """`active`; `expired`, if its time is up and it is yet to be collected; `archived`; or `ended`."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} {self.status}>"
+
+    @property
+    def scope(self) -> Scope:
+        """The scope whose state the session works with."""
+        return Scope.parse(self._record.state)
+
+    @property
+    def user(self) -> str | None:
+        """Whose it is."""
+        return self._record.user or None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was said about it."""
+        return dict(self._record.metadata)
+
+    @property
+    def started(self) -> datetime:
+        """When it was started, or resumed after an end."""
+        return to_datetime(self._record.started)
+
+    @property
+    def ended(self) -> datetime | None:
+        """When it ended."""
+        return to_datetime(self._record.ended) if self._record.ended else None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended: `expired`, or what was said."""
+        return self._record.reason
+
+    @property
+    def on_end(self) -> OnEnd:
+        """What becomes of its state at the end."""
+        return self._record.on_end
+
+    @property
+    def by(self) -> str:
+        """Who started it; empty for the store's owner."""
+        return self._record.by
+
+    @operation
+    async def touch(self) -> None:
+        """Show a sign of life, so that it does not expire for being idle. Raises `Denied` if it has ended."""
+        managing = _Managing(self._handle)
+        await managing.ends.touch(self.id, await managing.get(self.id, "write", inside=True))
+
+    @operation
+    async def end(self, reason: str = "") -> None:
+        """End it, and have its state deleted, archived or kept as was agreed. Again is no failure."""
+        await self._end(reason)
+
+    async def _end(self, reason: str = "") -> None:
+        done = await _Managing(self._handle).end(self.id, reason)
+        self._record, self.status = done, "archived" if done.archived else "ended"
+
+
+class Session(Sync, SessionOperations):
+    """A session: `with store.sessions.start(user="alice") as session: session.state["seen"] = 1`."""
+
+    @property
+    def state(self) -> State:
+        """The state of its scope. Once it has ended, that takes no more writes."""
+        return State(self._handle, self.scope)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class AsyncSession(Async, SessionOperations):
+    """The same, for asyncio: `async with await store.sessions.start() as session: …`."""
+
+    @property
+    def state(self) -> AsyncState:
+        """The state of its scope. Once it has ended, that takes no more writes."""
+        return AsyncState(self._handle, self.scope)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+
+class _Managing:
+    """Sessions in the name of somebody, who may or may not.
+
+    An identity manages the sessions below its own path: `user:alice` those of Alice. One that lives in a session, as
+    `user:alice/session:s1/agent:writer` does, sees and touches that session. All else takes a grant of the session's
+    scope as a whole.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.records = Records(handle)
+        self.ends = Ends(self.records)
+        self.own = Scope.parse(handle.guard.actor) if handle.guard.actor else Scope()
+
+    def knows(self, root: Scope) -> bool:
+        """Whether a session is below its own path, or it lives in that session."""
+        return self.own.holds(root) or root.holds(self.own)
+
+    async def allow(self, action: Action, root: Scope, *, inside: bool = False) -> None:
+        """`Denied` if it may not do this with a session; `inside`, if those who live in one may."""
+        if self.handle.guard.actor:
+            mine = self.own.holds(root) or (inside and root.holds(self.own))
+            await self.handle.guard.allow(action, self.own if mine else root, ())
+
+    async def allow_all(self) -> None:
+        """`Denied` if it may not do something with all sessions: who may write the global scope may."""
+        await self.handle.guard.allow("write", Scope(), ())
+
+    async def get(self, id: str, action: Action, *, inside: bool = False) -> Record:
+        """A session that it may do this with. One that is not there and one that it may not know of look the same."""
+        id = check_key(id, "id of a session")
+        try:
+            record = await self.records.get(id)
+        except NotFound:
+            if self.handle.guard.actor:
+                await self.allow(action, Scope.of(session=id), inside=inside)
+            raise
+        await self.allow(action, record.root, inside=inside)
+        return record
+
+    async def end(self, id: str, reason: str) -> Record:
+        """End one."""
+        await self.get(id, "write")
+        if reason == EXPIRED:
+            raise Invalid("whether a session has expired is not for its user to say", hint="Give another reason")
+        done = await self.ends.end(id, check_key(reason, "reason") if reason else "")
+        if done is None:
+            raise NotFound("there is no such session", where=f"session {id!r}")
+        return done
+
+
+class SessionsOperations(Generic[S]):
+    """What can be done with sessions. `Sessions` and `AsyncSessions` have these as methods."""
+
+    _made: type[S]
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @operation
+    async def start(
+        self,
+        id: str | None = None,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        ttl: float | timedelta | None = None,
+        idle: float | timedelta | None = None,
+        on_end: OnEnd = "delete",
+        retention: float | timedelta = RETENTION,
+    ) -> S:
+        """Start a session, with an id of its own unless one is given. Raises `Conflict` if there is one of that id.
+
+        Its state is that of the scope `session:id`, inside that of the user and around that of the agent, if they are
+        given: `state(user=…, session=…, agent=…)`. `ttl` and `idle` are how long it lasts at most, and how long without
+        a sign of life, in seconds or as a timedelta. `on_end` says what becomes of all state in the session's scope:
+        `"delete"` removes it with its history; `"archive"` puts it away for `resume` and `archived`; `"keep"` leaves it
+        to be read. `retention` is how long after the end an archive is kept, and the record that there was a session.
+        """
+        if on_end not in _POLICIES:
+            raise Invalid(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
+        managing = _Managing(self._handle)
+        name = secrets.token_hex(16) if id is None else check_key(id, "id of a session")
+        root = self._handle.guard.scope({"user": user, "session": name})
+        state = self._handle.guard.scope({"user": user, "session": name, "agent": agent})
+        record = Record(
+            str(root),
+            str(state),
+            self._handle.now(),
+            0 if ttl is None else nanoseconds(ttl),
+            0 if idle is None else nanoseconds(idle),
+            on_end,
+            nanoseconds(retention),
+            self._handle.guard.actor,
+            dict(arguments.mapping(metadata or {}, "metadata")),
+        )
+        await managing.allow("write", root)
+        await managing.ends.start(name, record)
+        return self._session(name, record, "active")
+
+    @operation
+    async def get(self, id: str) -> S:
+        """A session. Raises `NotFound`."""
+        managing = _Managing(self._handle)
+        record = await managing.get(id, "read", inside=True)
+        (status,) = await managing.records.status([record])
+        return self._session(id, record, status)
+
+    @operation
+    async def resume(self, id: str) -> S:
+        """Have a session go on. One that is alive is touched. One that was archived, or ended and was kept, is active
+        again from now on, with all the state that it had; raises `NotFound` if that was deleted."""
+        managing = _Managing(self._handle)
+        await managing.get(id, "write")
+        return self._session(id, await managing.ends.resume(id), "active")
+
+    @operation
+    async def touch(self, id: str) -> None:
+        """Show a sign of life. Raises `Denied` if the session has ended."""
+        managing = _Managing(self._handle)
+        await managing.ends.touch(id, await managing.get(id, "write", inside=True))
+
+    @operation
+    async def update(self, id: str, metadata: Mapping[str, Any]) -> S:
+        """Give a session further entries of metadata, or others in place of those it has."""
+        managing = _Managing(self._handle)
+        await managing.get(id, "write")
+        more = dict(arguments.mapping(metadata, "metadata"))
+        record = await managing.ends.change(id, "update", lambda old: replace(old, metadata={**old.metadata, **more}))
+        (status,) = await managing.records.status([record])
+        return self._session(id, record, status)
+
+    @operation
+    async def end(self, id: str, reason: str = "") -> S:
+        """End a session, and have its state deleted, archived or kept as was agreed. Again is no failure."""
+        done = await _Managing(self._handle).end(id, reason)
+        return self._session(id, done, "archived" if done.archived else "ended")
+
+    @operation
+    async def archived(self, id: str, scope: Scope | str | None = None) -> dict[str, Any]:
+        """The state that an archived session had when it ended; of its own scope, or of another inside it."""
+        managing = _Managing(self._handle)
+        record = await managing.get(id, "read")
+        if not record.archived:
+            raise NotFound("the session is not archived", where=f"session {id!r}", hint="See its status")
+        wanted = self._handle.guard.scope(record.state if scope is None else scope)
+        if not record.root.holds(wanted):
+            raise Invalid("the scope is none of the session's", where=f"{wanted} and {record.root}")
+        await self._handle.guard.allow("read", wanted, ())
+        found = await managing.ends.archived(self._handle.line(wanted), record)
+        now, codec = record.ended, self._handle.codec
+        return {
+            key: unpack(codec, stored.entry.value)
+            for key, stored in sorted(found.items())
+            if not 0 < stored.expires <= now
+        }
+
+    @operation
+    async def list(
+        self,
+        *,
+        user: str | None = None,
+        status: Status | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[S]:
+        """A page of sessions in order of their ids: those of a user, of a status, with these entries in their metadata,
+        those after another. An identity is shown those that it knows of."""
+        if status is not None and status not in _STATUSES:
+            raise Invalid(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
+        managing, count = _Managing(self._handle), arguments.count(limit, "limit")
+        wanted = dict(arguments.mapping(metadata or {}, "metadata"))
+        link = ("user", user) if user is not None else ("status", "active" if status == "expired" else status or "")
+        found: list[S] = []
+        while len(found) < count:
+            ids = await _page(managing.records, link, after)
+            records = await managing.records.several(ids)
+            shown = {
+                id: record
+                for id, record in records.items()
+                if managing.knows(record.root)
+                and (user is None or record.user == user)
+                and all(key in record.metadata and record.metadata[key] == value for key, value in wanted.items())
+            }
+            statuses = await managing.records.status(list(shown.values()))
+            for (id, record), each in zip(shown.items(), statuses, strict=True):
+                if status in (None, each):
+                    found.append(self._session(id, record, each))
+            if len(ids) < _PAGE:
+                break
+            after = ids[-1]
+        return found[:count]
+
+    @operation
+    async def collect(self, limit: int = 1000) -> Collected:
+        """End the sessions whose time is up, each as was agreed, and forget those that ended longer ago than they are
+        kept for; at most so many are looked at. Safe while they are used: one that has come back to life is left alone.
+        """
+        managing = _Managing(self._handle)
+        await managing.allow_all()
+        return await managing.ends.collect(arguments.count(limit, "limit"))
+
+    @operation
+    async def delete(self, id: str) -> None:
+        """Remove a session for good: its state, its archive, and the record that there was one."""
+        managing = _Managing(self._handle)
+        await managing.get(id, "write")
+        await managing.ends.delete(id)
+
+    def _session(self, id: str, record: Record, status: Status) -> S:
+        return self._made(self._handle, id, record, status)
+
+
+async def _page(records: Records, link: tuple[str, str], after: str) -> list[str]:
+    """The next ids in order, at most as many as a page has."""
+    kind, name = link
+    if name:
+        return [str(row.key[4]) for row in await records.book.linked(kind, name, after, _PAGE)]
+    every: set[str] = set()
+    for each in ("active", "ended", "archived"):
+        every |= {str(row.key[4]) for row in await records.book.linked("status", each, after, _PAGE)}
+    return sorted(every, key=str.encode)[:_PAGE]
+
+
+class Sessions(Sync, SessionsOperations[Session]):
+    """The sessions of a store: `store.sessions`."""
+
+    _made = Session
+
+
+class AsyncSessions(Async, SessionsOperations[AsyncSession]):
+    """The same, for asyncio."""
+
+    _made = AsyncSession

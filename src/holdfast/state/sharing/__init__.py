@@ -1,0 +1,1 @@
+"""Ways to work together over a store: topics, requests, pipelines and documents."""

@@ -1,0 +1,233 @@
+"""Broadcast: a topic, whose messages each subscriber gets, all of them and in order.
+
+A message is a step of the topic's chain, so that none is lost or doubled, and all see them in one order. A subscriber
+is a name with a cursor of its own (`subscriptions`).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.drivers import Async, Sync, arun, operation, run
+from holdfast.engine.records import Point, open_step
+from holdfast.errors import Corrupt, Invalid
+from holdfast.model.operations import Set
+from holdfast.model.packed import unpack
+from holdfast.model.scopes import MARK, Part, Scope, check_key
+from holdfast.security import tracing
+from holdfast.state import keys as names
+from holdfast.state.changing import nanoseconds
+from holdfast.state.reading import View
+from holdfast.state.sharing.chains import LINK, Chain, Page
+from holdfast.state.sharing.places import Place
+from holdfast.state.writing import Write, commit, pack_value
+
+if TYPE_CHECKING:
+    from holdfast.state.sharing.subscriptions import AsyncSubscription, Subscription
+
+MESSAGE = "message"
+"""The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
+
+_TRIMMED = "trimmed"
+"""The key of the topic's own line that says how many messages are gone."""
+
+_PACKED = names.pack_key(MESSAGE)
+
+Start: TypeAlias = Literal["now", "start"]
+
+
+class Published(NamedTuple):
+    """A message that was published: its number in the topic, from 1 on, and its id."""
+
+    number: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message, as a subscriber gets it. `correlation` is that of whoever published it, `cause` what made them."""
+
+    number: int
+    value: Any
+    time: datetime
+    actor: str
+    correlation: str
+    cause: str
+    id: str
+
+    def causing(self) -> AbstractContextManager[str]:
+        """All changes made in this block carry this message as their cause, and its correlation id."""
+        return tracing.correlation(self.correlation or None, cause=self.id)
+
+
+class Subscriber(NamedTuple):
+    """A subscriber: the number of the last message that it acknowledged, and how many there are after that."""
+
+    name: str
+    actor: str
+    cursor: int
+    lag: int
+
+
+class TopicOperations:
+    """What can be done with a topic. `Topic` and `AsyncTopic` have these as methods."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._chain = Chain(place.handle, place.own)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place.own}>"
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that stands for the topic: who may write it may publish, who may read it may subscribe."""
+        return self._place.scope
+
+    @operation
+    async def publish(self, message: Any) -> Published:
+        """Publish a message. When this returns it is durable, and every subscriber will get it."""
+        handle = self._place.for_(MESSAGE)
+        packed = pack_value(handle, MESSAGE, message)
+
+        async def make(view: View) -> list[Write]:  # noqa: ARG001 - messages do not depend on those before
+            return [Write(MESSAGE, "publish", packed=packed, whole=True)]
+
+        number, id = await self._chain.append(handle, make)
+        return Published(number + 1, id)
+
+    @operation
+    async def read(self, after: int = 0, limit: int = 100) -> list[Message]:
+        """A page of messages, from the one after a number on, or from the first that is still there. Whoever reads so
+        keeps count by themselves."""
+        if type(after) is not int or after < 0 or type(limit) is not int or limit < 1:
+            raise Invalid("a page starts after a number from 0 up, and has 1 message or more")
+        await self._place.may("read", MESSAGE)
+        found = await messages(self._place, await self._chain.read(after, limit))
+        await self._place.for_(MESSAGE).guard.saw(self.scope, ())
+        return found
+
+    @operation
+    async def count(self) -> int:
+        """How many messages were published so far, with those that were trimmed."""
+        await self._place.may("read", MESSAGE)
+        return await self._chain.length()
+
+    @operation
+    async def subscribers(self) -> list[Subscriber]:
+        """All who have subscribed, by whom, and how far each has got."""
+        await self._place.may("read", MESSAGE)
+        return await self._subscribers()
+
+    @operation
+    async def unsubscribe(self, name: str) -> bool:
+        """Forget a subscriber, and how far it has got. False if there was none."""
+        await self._place.may("read", MESSAGE)
+        return await reader(self._place, name).delete()
+
+    @operation
+    async def trim(self, *, older_than: float | timedelta | None = None) -> int:
+        """Drop messages that all subscribers have acknowledged; or, given an age in seconds or as a timedelta, those
+        that are older, whoever has them yet to come. Without a subscriber and an age, nothing goes.
+
+        They go by the thousand: how many are left beyond what should go is no more than that. Returns how many went.
+        Takes the right to write the topic's scope.
+        """
+        await self._place.may("write", MESSAGE)
+        before = None if older_than is None else self._place.handle.now() - nanoseconds(older_than)
+        seen = min((each.cursor for each in await self._subscribers()), default=0)
+
+        def goes(number: int, end: Point) -> bool:
+            return number < seen or (before is not None and end.time < before)
+
+        dropped = await self._chain.drop(goes)
+        if dropped:
+            handle = self._place.for_(MESSAGE)
+            note = Write(_TRIMMED, "trim", packed=pack_value(handle, _TRIMMED, await self._chain.first()))
+            await commit(handle, {self._place.own: [note]})
+        return dropped
+
+    @operation
+    async def delete(self) -> bool:
+        """Remove the topic with all messages and subscribers. False if there was none."""
+        await self._place.may("write", MESSAGE)
+        for scope in await self._readers():
+            await Chain(self._place.handle, scope).delete()
+        return await self._chain.delete()
+
+    async def _subscribers(self) -> list[Subscriber]:
+        from holdfast.state.sharing.subscriptions import cursor_of
+
+        count, found = await self._chain.length(), []
+        for scope in await self._readers():
+            cursor = await cursor_of(Chain(self._place.handle, scope))
+            parts = dict(scope.parts)
+            found.append(Subscriber(parts["reader"], parts.get("by", ""), cursor, max(count - cursor, 0)))
+        return found
+
+    async def _readers(self) -> list[Scope]:
+        """How the chains of all subscribers are named."""
+        start = f"{self._place.own.line}/reader:"
+        lines = await self._place.handle.engine.lines.names(self._place.handle.tenant, start)
+        found = [Scope(tuple(map(Part.parse, line.name[len(MARK) :].split("/")))) for line in lines]
+        return [scope for scope in found if scope.parts[-1].kind != LINK]
+
+
+class Topic(Sync, TopicOperations):
+    """A topic: `store.topic("news")`."""
+
+    def subscribe(self, name: str, *, start: Start = "now") -> Subscription:
+        """Subscribe under a name, or go on where the subscriber of that name was.
+
+        A new one gets what is published from now on, or all messages that are still there (`start="start"`). Names are
+        the own of each identity: two agents that subscribe as `inbox` are two subscribers. Of two that are subscribed
+        under one name at a time, the last one has it, and the other is told so (`Conflict`, code `lease-lost`).
+        """
+        from holdfast.state.sharing.subscriptions import Subscription, subscribed
+
+        return run(subscribed(Subscription, self._place, name, start))
+
+
+class AsyncTopic(Async, TopicOperations):
+    """The same, for asyncio: operations are awaited."""
+
+    async def subscribe(self, name: str, *, start: Start = "now") -> AsyncSubscription:
+        """The same as `Topic.subscribe`."""
+        from holdfast.state.sharing.subscriptions import AsyncSubscription, subscribed
+
+        return await arun(subscribed(AsyncSubscription, self._place, name, start))
+
+
+def reader(place: Place, name: str) -> Chain:
+    """The chain that holds how far a subscriber has got."""
+    checked, actor = check_key(name, "name of the subscriber"), place.handle.guard.actor
+    own = place.below(("reader", checked), *([("by", actor)] if actor else []))
+    return Chain(place.handle, own)
+
+
+async def messages(place: Place, page: Page) -> list[Message]:
+    """The messages in some steps."""
+    handle, found = place.handle, []
+    for number, row in enumerate(page.rows, page.first + 1):
+        point, step = Point.of(row), open_step(page.line, row, handle.engine.ground.max_bytes)
+        operation = dict(step.edit.put).get(_PACKED)
+        if type(operation) is not Set:
+            raise Corrupt("a step of a topic has no message", where=f"message {number} of {place.own}")
+        resolved = await handle.engine.states.resolved(page.line, {_PACKED: operation.value})
+        about = handle.codec.unpack(step.header.metadata)
+        found.append(
+            Message(
+                number,
+                unpack(handle.codec, resolved[_PACKED]),
+                to_datetime(point.time),
+                str(about.get("actor", "")),
+                str(about.get("correlation", "")),
+                str(about.get("cause", "")),
+                point.id,
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""Chains: what would be one line without an end, in links that can be dropped one by one.
+
+A link is a line of at most `LENGTH` steps; the next one is begun when it is full, on condition that its last step is
+still there. Links are dropped from the first on, and never the last one: so one that is missing was either dropped, and
+then so were all before it, or is not begun yet. The first link is begun together with the chain's own line, which is
+begun once: nobody who has slept meanwhile can begin it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from holdfast.backends.port import Backend, Change, Get, Query, Scan
+from holdfast.backends.port import Row as StoredRow
+from holdfast.backends.spaces import LINES, STEPS
+from holdfast.engine.records import Line, Point
+from holdfast.errors import Conflict, Denied
+from holdfast.model.scopes import Part, Scope
+from holdfast.state.handles import Handle
+from holdfast.state.reading import View, seen
+from holdfast.state.writing import Write, Written, commit, pack_value
+
+T = TypeVar("T")
+
+LENGTH = 1024
+"""How many steps a link has at most. The number of a step says in which link it is: this is part of the format."""
+
+LINK = "link"
+_DIGITS = 12
+_BEGUN = "begun"
+"""The one key of the chain's own line."""
+
+_WEIGHT = 200
+"""About how many bytes of memory it takes to remember which link is the last."""
+
+_ATTEMPTS = 100
+"""How often one looks for the link to append to, where others begin and drop links meanwhile."""
+
+Make: TypeAlias = Callable[[View], Awaitable[Sequence[Write]]]
+"""Works out what a step changes, given the state after the chain's last step."""
+
+
+class _Full(Conflict):
+    """The link has no room left."""
+
+
+class _Elsewhere(Conflict):
+    """This is not the link to append to."""
+
+
+class Appended(NamedTuple):
+    """A step that was appended: its number in the chain, from 0 on, and its id."""
+
+    number: int
+    id: str
+
+
+class Page(NamedTuple):
+    """Steps that follow each other, and the number of the first; of those that were dropped, none are in it."""
+
+    first: int
+    line: Line
+    rows: list[StoredRow]
+
+
+class Chain:
+    """A chain of lines below a name that no scope has."""
+
+    def __init__(self, handle: Handle, own: Scope) -> None:
+        self._handle = handle
+        self._own = own
+        self._known = ("chain", handle.line(own))
+
+    def link(self, number: int) -> Scope:
+        """How a link is named."""
+        return Scope((*self._own.parts, Part(LINK, f"{number:0{_DIGITS}d}")))
+
+    def line(self, number: int) -> Line:
+        """The line of a link."""
+        return self._handle.line(self.link(number))
+
+    # Appending --------------------------------------------------------------------------------------------------
+
+    async def append(self, handle: Handle, make: Make) -> Appended:
+        """Append a step, by whoever the handle is for."""
+        number = await self._last_known()
+        for _ in range(_ATTEMPTS):
+            try:
+                written = await (self._begin(handle, make) if number is None else self._append(handle, number, make))
+            except _Full:
+                number = 0 if number is None else number + 1
+                continue
+            except _Elsewhere:
+                number = await self._last()
+                continue
+            number = number or 0
+            self._remember(number)
+            return Appended(number * LENGTH + written[-1].version - 1, written[-1].id)
+        raise Conflict(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
+
+    async def _begin(self, handle: Handle, make: Make) -> list[Written]:
+        """Begin the chain."""
+
+        async def begin(view: View) -> list[Write]:
+            if await view.live(_BEGUN) is not None:
+                raise _Elsewhere("the chain is begun already")
+            return [Write(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
+
+        written, _ = await commit(handle, {self._own: begin, self.link(0): make})
+        return written
+
+    async def _append(self, handle: Handle, number: int, make: Make) -> list[Written]:
+        """Append to a link, and begin it if the one before is full."""
+        before: Point | None = None
+
+        async def writes(view: View) -> Sequence[Write]:
+            nonlocal before
+            before = None
+            if view.point is not None:
+                if view.point.seq + 1 >= LENGTH:
+                    raise _Full("the link is full")
+                return await make(view)
+            before = await self._end(number - 1) if number else None
+            if before is None:
+                raise _Elsewhere("the link was dropped")
+            return await seen(self._handle, self.line(number - 1), before, make, view.now)
+
+        async def guards(again: bool) -> list[Change]:  # noqa: ARG001 - what it rests on was read at this attempt
+            return [] if before is None else [self._handle.engine.lines.there(self.line(number - 1), before)]
+
+        written, _ = await commit(handle, {self.link(number): writes}, guards=guards)
+        return written
+
+    async def _end(self, number: int) -> Point | None:
+        """The last step of a full link; None if there is no such link."""
+        (rows,) = await self._backend.read([Get(STEPS, [(*self.line(number), 0, LENGTH - 1)])])
+        return Point.of(rows[0]) if rows else None
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    async def length(self) -> int:
+        """How many steps there are, with those that were dropped."""
+        latest = await self._latest()
+        return 0 if latest is None else latest[0] * LENGTH + latest[1].seq + 1
+
+    async def look(self, look: Callable[[View], Awaitable[T]]) -> T:
+        """What one sees who looks at the state after the last step."""
+        latest = await self._latest()
+        line, point = (self.line(0), None) if latest is None else (self.line(latest[0]), latest[1])
+        return await seen(self._handle, line, point, look)
+
+    async def read(self, start: int, limit: int) -> Page:
+        """Steps from a number on; none, if there are none yet. If those were dropped, from the first one that is there
+        on. What follows them in the next link takes another read."""
+        while True:
+            number, seq = divmod(start, LENGTH)
+            line = self.line(number)
+            queries: list[Query] = [Get(LINES, [tuple(line)]), Scan(STEPS, (*line, 0), start=(seq,), limit=limit)]
+            lines, rows = await self._backend.read(queries)
+            if rows or lines:
+                return Page(start, line, rows)
+            first = await self._edge(reverse=False)
+            if first is None or first <= number:
+                return Page(start, line, [])
+            start = first * LENGTH
+
+    async def _latest(self) -> tuple[int, Point] | None:
+        """The last link, and its last step."""
+        number = await self._last_known()
+        while number is not None:
+            memo = await self._handle.engine.lines.fresh(self.line(number))
+            if memo is None or memo.point is None:
+                number = await self._last()
+                continue
+            if memo.point.seq + 1 < LENGTH or await self._handle.engine.lines.look(self.line(number + 1)) is None:
+                self._remember(number)
+                return number, memo.point
+            number += 1
+        return None
+
+    # Dropping ---------------------------------------------------------------------------------------------------
+
+    async def first(self) -> int:
+        """The number of the first step that is there."""
+        return LENGTH * (await self._edge(reverse=False) or 0)
+
+    async def drop(self, goes: Callable[[int, Point], bool]) -> int:
+        """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
+        last link, nor one that is held. Returns how many steps went."""
+        first, last, dropped = await self._edge(reverse=False), await self._last(), 0
+        for number in range(first or 0, last or 0):
+            end = await self._end(number)
+            if end is None or not goes(number * LENGTH + LENGTH - 1, end):
+                break
+            try:
+                await self._handle.engine.lines.delete(self.line(number))
+            except Denied:  # it is held: what follows it stays as well
+                break
+            dropped += LENGTH
+        return dropped
+
+    async def delete(self) -> bool:
+        """Remove all of it. False if there was nothing."""
+        first, last = await self._edge(reverse=False), await self._last()
+        links = [] if last is None else [self.line(number) for number in range(first or 0, last + 1)]
+        self._handle.engine.ground.cache.drop(self._known)
+        return await self._handle.engine.lines.delete(self._handle.line(self._own), *links)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _backend(self) -> Backend:
+        return self._handle.engine.ground.backend
+
+    async def _last_known(self) -> int | None:
+        known: int | None = self._handle.engine.ground.cache.get(self._known)
+        return await self._last() if known is None else known
+
+    async def _last(self) -> int | None:
+        """The last link there is."""
+        number = await self._edge(reverse=True)
+        if number is not None:
+            self._remember(number)
+        return number
+
+    async def _edge(self, *, reverse: bool) -> int | None:
+        """The first or the last link there is."""
+        tenant, prefix = self._handle.tenant, Scope((*self._own.parts, Part(LINK, ""))).line
+        # A colon is what comes after the digits.
+        query = Scan(LINES, (tenant,), (prefix,), (f"{prefix}:",), reverse=reverse, limit=1, bodies=False)
+        (rows,) = await self._backend.read([query])
+        return int(str(rows[0].key[1])[len(prefix) :]) if rows else None
+
+    def _remember(self, number: int) -> None:
+        self._handle.engine.ground.cache.put(self._known, number, _WEIGHT)

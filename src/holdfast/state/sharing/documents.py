@@ -1,0 +1,227 @@
+"""Documents that many edit at a time, and none of them loses an edit.
+
+A document is one value: a dict, a list, a text, or anything else. There are two ways to edit it. `edit` has a function
+make the new value of the current one, and calls it again if another was first. `save` takes a whole new value together
+with the version that it was made from, and merges it, three ways, with what others have made of that version since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from holdfast import arguments
+from holdfast.codec import wire
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Conflict, Invalid
+from holdfast.history.merging import LEAVE, Clash
+from holdfast.model.merge import Clash as PackedClash
+from holdfast.model.merge import Resolution, Resolver, merge, ours, theirs, union
+from holdfast.model.missing import MISSING
+from holdfast.model.packed import Packed, as_items, unpack
+from holdfast.model.scopes import Scope
+from holdfast.state import history
+from holdfast.state.changing import Change
+from holdfast.state.history import Past
+from holdfast.state.reading import Stored, View, viewed
+from holdfast.state.sharing.places import Place
+from holdfast.state.sharing.polling import until
+from holdfast.state.writing import Write, pack_value, write
+
+CONTENT = "content"
+"""The key that holds a document; and that of its scope that one needs the right to."""
+
+Settle: TypeAlias = Literal["union", "mine", "theirs", "refuse"] | Callable[[Clash], Any]
+"""What is done where two edits changed the same thing."""
+
+_SHOWN = 8
+
+
+class Revision(NamedTuple):
+    """A document at a version; at version 0 it is not there yet, and `value` is None."""
+
+    value: Any
+    version: int
+
+
+class DocumentOperations:
+    """What can be done with a document. `Document` and `AsyncDocument` have these as methods."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place.own}>"
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that stands for the document: who may read it may read, who may read and write it may edit."""
+        return self._place.scope
+
+    @operation
+    async def read(self, version: int | None = None) -> Revision:
+        """The document as it is, or as it was at a version; with its version, for `save`."""
+        await self._place.may("read", CONTENT)
+        if version is None:
+            found = await self._now()
+        else:
+            found = await self._at(arguments.count(version, "version"))
+        await self._place.handle.guard.saw(self.scope, (CONTENT,))
+        return found
+
+    @operation
+    async def edit(self, function: Change, default: Any = None) -> Revision:
+        """Have a function make the new value of the current one, or of the default if there is none. If another was
+        first, it is called again with what that one made. It may change what it is given, and returns the new value."""
+        await self._place.may("read", CONTENT)
+        handle, made = self._place.for_(CONTENT), list[Any]()
+        packed = pack_value(handle, CONTENT, default)
+
+        async def edited(live: Stored | None) -> Packed:
+            # The default is made anew each time, too: the function may change it.
+            made.append(function(unpack(handle.codec, packed if live is None else live.entry.value)))
+            return pack_value(handle, CONTENT, made[-1])
+
+        (done,) = await write(handle, {self._place.own: [Write(CONTENT, "edit", compute=edited)]})
+        return Revision(made[-1], done.version)
+
+    @operation
+    async def save(self, value: Any, base: int, *, settle: Settle = "union") -> Revision:
+        """Save a value that was made from a version, merged with what others made of that since. Returns what it then
+        is.
+
+        Dicts are merged key by key, lists item by item, texts line by line. Where both changed the same, `settle` says
+        what is done: with `"union"`, lists and texts keep the items and lines of both, the others' first; what is
+        neither is refused, as all is with `"refuse"`: `Conflict`, and nothing is saved. `"mine"` and `"theirs"` take
+        that side. A function is given the clash, in which `ours` is this edit, and returns the value, `MISSING`, or
+        `LEAVE` to refuse it.
+        """
+        await self._place.may("read", CONTENT)
+        handle, version = self._place.for_(CONTENT), arguments.count(base, "version")
+        resolver = self._resolver(settle)
+        mine, made = pack_value(handle, CONTENT, value), list[Packed]()
+
+        async def merged(live: Stored | None) -> Packed:
+            if live is None or live.entry.origin.seq + 1 == version:
+                if live is None and version:
+                    raise Conflict(
+                        "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
+                    )
+                made.append(mine)
+                return mine
+            start = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
+            made.append(self._merged(start, live, mine, resolver))
+            return made[-1]
+
+        (done,) = await write(handle, {self._place.own: [Write(CONTENT, "edit", compute=merged)]})
+        return Revision(unpack(handle.codec, made[-1]), done.version)
+
+    @operation
+    async def wait(self, after: int, timeout: float | None = None) -> Revision | None:
+        """The document, as soon as it has a later version; None if it had none within so many seconds."""
+        version = arguments.count(after, "version")
+        await self._place.may("read", CONTENT)
+
+        async def look() -> Revision | None:
+            found = await self._now()
+            return found if found.version > version else None
+
+        found = await until(look, timeout)
+        await self._place.handle.guard.saw(self.scope, (CONTENT,))
+        return found
+
+    @operation
+    async def history(self, limit: int = 100, before: int | None = None) -> list[Past]:
+        """Who edited it, when and why, the latest first. `before` a version goes on with a longer history."""
+        return await history.of(
+            self._place.for_(CONTENT), self._place.own, CONTENT, arguments.count(limit, "limit"), before
+        )
+
+    @operation
+    async def delete(self) -> bool:
+        """Take the document away; its history stays. False if there was none."""
+        (done,) = await write(self._place.for_(CONTENT), {self._place.own: [Write(CONTENT, "delete")]})
+        return done.before > 0
+
+    # Inside -------------------------------------------------------------------------------------------------------
+
+    async def _now(self) -> Revision:
+        async def look(view: View) -> Revision:
+            found = await view.item(CONTENT)
+            return Revision(None, 0) if found is None else Revision(found.value, found.version)
+
+        return await viewed(self._place.handle, self._place.own, look)
+
+    async def _at(self, version: int) -> Revision:
+        handle = self._place.handle
+        found = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
+        if found is None:
+            return Revision(None, 0)
+        return Revision(unpack(handle.codec, found.entry.value), found.entry.origin.seq + 1)
+
+    def _merged(self, base: Stored | None, live: Stored, mine: Packed, resolver: Resolver) -> Packed:
+        name = b""
+        start = {} if base is None else {name: base.entry.value}
+        found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
+        if found.clashes or name not in found.state:
+            clashes = tuple(map(self._shown, found.clashes))
+            error = Conflict(
+                f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
+                where=str(self._place.own),
+                hint="Read it again and apply the edit to what is there, or settle it with a function",
+                code="version-mismatch",
+            )
+            error.clashes = clashes
+            raise error
+        return found.state[name]
+
+    def _resolver(self, settle: Settle) -> Resolver:
+        if callable(settle):
+            return lambda clash: self._asked(settle, clash)
+        known: dict[object, Resolver] = {"union": _united, "mine": ours, "theirs": theirs, "refuse": lambda _: None}
+        if settle not in known:
+            raise Invalid(f"edits are settled by 'union', 'mine', 'theirs', 'refuse' or a function, not {settle!r}")
+        return known[settle]
+
+    def _asked(self, function: Callable[[Clash], Any], clash: PackedClash) -> Resolution | None:
+        value = function(self._shown(clash))
+        if value is LEAVE:
+            return None
+        return Resolution(None if value is MISSING else pack_value(self._place.handle, CONTENT, value))
+
+    def _shown(self, clash: PackedClash) -> Clash:
+        codec = self._place.handle.codec
+        path = tuple(codec.unpack(part) if isinstance(part, bytes) else part for part in clash.path[1:])
+        return Clash(path, *(MISSING if side is None else unpack(codec, side) for side in clash[1:]))
+
+
+class Document(Sync, DocumentOperations):
+    """A document that many edit: `store.document("plan")`."""
+
+
+class AsyncDocument(Async, DocumentOperations):
+    """The same, for asyncio: operations are awaited."""
+
+
+def _united(clash: PackedClash) -> Resolution | None:
+    """Keep the items of lists and the lines of texts of both sides, those that were there first in front."""
+    turned = clash._replace(ours=clash.theirs, theirs=clash.ours)
+    if isinstance(clash.ours, list):
+        return union(turned)
+    sides = [_lines(side) for side in clash[1:]]
+    if sides[1] is None or sides[2] is None:
+        return union(turned)
+    name = b""
+    found = merge({name: sides[0] or []}, {name: sides[2]}, {name: sides[1]}, union)
+    text = b"".join(map(wire.content, as_items(found.state[name]) or []))
+    if not any(isinstance(side, bytes) and wire.content(side).endswith((b"\n", b"\r")) for side in clash[2:]):
+        text = text.removesuffix(b"\n")
+    return Resolution(wire.text(text))
+
+
+def _lines(side: Packed | None) -> list[bytes] | None:
+    """A packed text as its packed lines, each with its end; None if it is no text."""
+    if not isinstance(side, bytes) or not wire.is_str(side):
+        return None
+    lines = wire.content(side).splitlines(keepends=True)
+    return [wire.text(line if line.endswith((b"\n", b"\r")) else line + b"\n") for line in lines]

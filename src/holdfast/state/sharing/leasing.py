@@ -1,0 +1,174 @@
+"""Work that is handed out: each piece to one worker at a time, for as long as that one lives.
+
+A lane is a row of pieces of work, as keys of a line's state. A piece is `ready`, is `held` by a worker until a time, or
+is to be ready `later`, at a time. Keys that have a time in them are in its order, so that what is due is found by
+looking at the first of them. Who holds a piece has a token: one who was taken for dead, and is not, has the wrong one
+by the time it comes back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from holdfast.errors import Conflict
+from holdfast.model.scopes import Scope
+from holdfast.state.handles import Handle
+from holdfast.state.reading import View
+from holdfast.state.writing import Write, commit, pack_value
+
+T = TypeVar("T")
+
+LEASE = 60.0
+"""How many seconds a worker holds a piece of work without a sign of life, unless told otherwise."""
+
+_FEW = 8
+"""How many pieces of work are looked at in one go, for one that can be handed out."""
+
+_DIGITS = 20
+
+
+class Nothing(Conflict):
+    """There is nothing to do."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """That a worker holds a piece of work, until a time."""
+
+    lane: str
+    name: str
+    token: str
+    tries: int
+    until: int
+
+    @property
+    def key(self) -> str:
+        """The key that says so."""
+        return _timed(self.lane, "held", self.until, self.name)
+
+
+class Due(NamedTuple):
+    """A piece of work that can be handed out, and the key that says so; `lost` if who had it before is dead."""
+
+    name: str
+    key: str
+    tries: int
+    lost: bool
+
+
+class Refused(NamedTuple):
+    """Work that is not handed out any more, and what becomes of it instead."""
+
+    writes: Sequence[Write]
+
+
+Opened: TypeAlias = Callable[[View, Due], Awaitable["T | Refused"]]
+"""Gives what a worker needs to know of a piece of work."""
+
+
+def ready(lane: str, name: str) -> str:
+    """The key of a piece of work that is ready."""
+    return f"{lane}/ready/{name}"
+
+
+def put(handle: Handle, lane: str, name: str, tries: int = 0, due: int = 0) -> Write:
+    """Have a piece of work be ready, or be so at a time."""
+    key = _timed(lane, "later", due, name) if due else ready(lane, name)
+    return Write(key, "put", packed=pack_value(handle, key, tries))
+
+
+async def dues(view: View, lane: str) -> list[Due]:
+    """What comes next: that whose worker died, that whose time has come, and then what is ready."""
+    found = []
+    for what in ("held", "later"):
+        for key in await view.names(f"{lane}/{what}/", _FEW):
+            time, name = key.split("/")[-2:]
+            if int(time) > view.now:
+                break
+            found.append(Due(name, key, await _tries(view, key), what == "held"))
+    if len(found) < _FEW:
+        keys = await view.names(f"{lane}/ready/", _FEW)
+        found += [Due(key.rpartition("/")[2], key, await _tries(view, key), False) for key in keys]
+    return found
+
+
+class Taking(Generic[T]):
+    """Taking a piece of work from a lane, if there is one."""
+
+    def __init__(self, handle: Handle, own: Scope, lane: str, lease: float, opened: Opened[T]) -> None:
+        self._handle = handle
+        self._own = own
+        self._lane = lane
+        self._lease = int(lease * 1e9)
+        self._opened = opened
+        self._taken: tuple[Claim, T] | None = None
+
+    async def take(self) -> tuple[Claim, T] | None:
+        """A piece of work and what there is to know of it; None if there is none."""
+        while True:
+            try:
+                await commit(self._handle, {self._own: self._writes})
+            except Nothing:
+                return None
+            if self._taken is not None:
+                return self._taken
+
+    async def _writes(self, view: View) -> list[Write]:
+        self._taken, made = None, list[Write]()
+        for each in await dues(view, self._lane):
+            made.append(Write(each.key, "delete"))
+            content = await self._opened(view, each)
+            if isinstance(content, Refused):
+                made += content.writes
+                continue
+            claim = Claim(self._lane, each.name, secrets.token_hex(8), each.tries + 1, view.now + self._lease)
+            made.append(_hold(self._handle, claim))
+            self._taken = claim, content
+            break
+        if not made:
+            raise Nothing("there is nothing to take")
+        return made
+
+
+async def check(view: View, claim: Claim, what: str) -> None:
+    """`Conflict` unless a worker still holds a piece of work."""
+    held = await view.item(claim.key)
+    if held is None or held.value[0] != claim.token:
+        raise Conflict(
+            f"the {what} is not held by this worker any more: its time ran out, or it was taken away",
+            where=claim.name,
+            hint="Leave it to who has it now; take a longer lease, or extend it while at work",
+            code="lease-lost",
+        )
+
+
+async def extend(handle: Handle, own: Scope, claim: Claim, lease: float, what: str) -> None:
+    """Hold a piece of work for so many seconds from now on. `Conflict` if it is not held any more."""
+    longer: Claim = claim
+
+    async def writes(view: View) -> list[Write]:
+        nonlocal longer
+        await check(view, claim, what)
+        until = max(view.now + int(lease * 1e9), claim.until + 1)
+        longer = Claim(claim.lane, claim.name, claim.token, claim.tries, until)
+        return [Write(claim.key, "delete"), _hold(handle, longer)]
+
+    await commit(handle, {own: writes})
+    claim.until = longer.until
+
+
+def _hold(handle: Handle, claim: Claim) -> Write:
+    return Write(claim.key, "take", packed=pack_value(handle, claim.key, [claim.token, claim.tries]))
+
+
+async def _tries(view: View, key: str) -> int:
+    found = await view.item(key)
+    value = 0 if found is None else found.value
+    return int(value[1] if isinstance(value, list) else value)
+
+
+def _timed(lane: str, what: str, time: int, name: str) -> str:
+    return f"{lane}/{what}/{time:0{_DIGITS}d}/{name}"

@@ -1,0 +1,87 @@
+"""Where shared things lie, and who may use them.
+
+A topic, a set of requests, a pipeline or a document lies in lines of its own, whose names are those of no scope. Who
+may use it is decided by a scope that stands for it: `custom:topic/news` for the topic `news`, and below a scope, where
+it was named with parts: `agent:writer/custom:topic/news`. Whoever owns that scope, or was granted it, may use it, and
+in no other way than the pattern's own: the scope's state is something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from holdfast.errors import Invalid
+from holdfast.model.scopes import MAX_LINE, Part, Scope
+from holdfast.security.guard import Action, Guard, Permit
+from holdfast.state.handles import Handle
+
+Pattern = Literal["topic", "requests", "pipeline", "document"]
+"""What can be shared. None of these is a kind of scope."""
+
+_ROOM = 64
+"""How many bytes of the name of a line are left for what it is made of."""
+
+
+class _Asking(Guard):
+    """Asks another guard about the scope that stands for a shared thing, whichever line of it is used."""
+
+    def __init__(self, guard: Guard, scope: Scope, action: Action | None, keys: Sequence[str]) -> None:
+        self.actor = guard.actor
+        self._guard = guard
+        self._scope = scope
+        self._action = action
+        self._keys = tuple(keys)
+
+    async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
+        return await self._guard.allow(self._action or action, self._scope, self._keys)
+
+    async def saw(self, scope: Scope, keys: Sequence[str]) -> None:  # noqa: ARG002
+        await self._guard.saw(self._scope, self._keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A shared thing: its own name, and the scope that stands for it."""
+
+    handle: Handle
+    own: Scope
+    """How its lines are named; no scope that a user can name."""
+    scope: Scope
+
+    def below(self, *parts: tuple[str, str]) -> Scope:
+        """How a line is named that belongs to it."""
+        scope = Scope((*self.own.parts, *(Part(*part) for part in parts)))
+        if len(scope.line.encode()) + _ROOM > MAX_LINE:
+            raise Invalid(
+                f"the names that lead to it take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(scope)[:80]
+            )
+        return scope
+
+    def for_(self, key: str, action: Action | None = None) -> Handle:
+        """A handle for what is done with its lines, which takes the right to read or to write (or always one of them)
+        that key of the scope that stands for it."""
+        return replace(self.handle, guard=_Asking(self.handle.guard, self.scope, action, (key,)))
+
+    async def may(self, action: Action, key: str) -> None:
+        """`Denied` unless the caller may."""
+        await self.handle.guard.allow(action, self.scope, (key,))
+
+
+def place(handle: Handle, pattern: Pattern, name: str, scope: Scope) -> Place:
+    """Where something shared lies, in a scope."""
+    checked = handle.guard.key(scope, name)
+    if any(part.kind == "custom" for part in scope.parts):
+        raise Invalid(
+            f"a {pattern} lies in no custom scope",
+            where=str(scope)[:80],
+            hint=f"Name it so that it has the custom part in its own name: {pattern}('team/news')",
+        )
+    named: dict[str, Any] = {part.kind: part.name for part in scope.parts}
+    own = Scope((*scope.parts, Part(pattern, checked)))
+    if len(own.line.encode()) + _ROOM > MAX_LINE:
+        raise Invalid(
+            f"the names that lead to a {pattern} take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(own)[:80]
+        )
+    return Place(handle, own, handle.guard.scope({**named, "custom": f"{pattern}/{checked}"}))

@@ -1,0 +1,412 @@
+"""Request and response: questions that one process asks, and one of many others answers.
+
+A request is work of one lane (`leasing`): a responder holds it while its handler is at work, and if it dies, another
+gets it. The answer is put and the request taken away in one commit, and only by who holds it: each request is answered
+once. A request that was cancelled, or that is past its deadline, is handed out no more, and an answer to it is refused.
+Answers stay for a minute beyond the deadline, for one that asked and was started anew; they go by themselves.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Unanswered, Unsupported
+from holdfast.model.scopes import Scope
+from holdfast.security import tracing
+from holdfast.state.reading import View, viewed
+from holdfast.state.sharing import leasing
+from holdfast.state.sharing.heartbeats import Heart, beating
+from holdfast.state.sharing.leasing import LEASE, Claim, Due, Refused, Taking
+from holdfast.state.sharing.places import Place
+from holdfast.state.sharing.polling import checked, until
+from holdfast.state.writing import Write, commit, pack_value
+
+ASK, SERVE = "ask", "serve"
+"""The keys of the requests' scope: one needs the right to write the first to ask, to read and write the second to
+serve."""
+
+TIMEOUT = 30.0
+"""How many seconds one waits for an answer, unless told otherwise."""
+
+_LANE = "call"
+_KEPT = 60 * 10**9
+_SWEPT = 8
+"""How many requests that are long over are cleared away when another is asked."""
+
+
+class Request:
+    """A request that is to be answered. `value` is what was asked, `actor` who asked it."""
+
+    def __init__(self, id: str, claim: Claim, record: dict[str, Any], where: Scope) -> None:
+        self.id = id
+        self.value = record["value"]
+        self.actor: str = record["actor"]
+        self.correlation: str = record["correlation"]
+        self._claim = claim
+        self._where = where
+
+    @property
+    def tries(self) -> int:
+        """How often it was handed out, this time included."""
+        return self._claim.tries
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id}>"
+
+    def causing(self) -> AbstractContextManager[str]:
+        """All changes made in this block carry this request as their cause, and its correlation id."""
+        return tracing.correlation(self.correlation, cause=self.id)
+
+
+class _Answer(NamedTuple):
+    """An answer: a value, or what went wrong."""
+
+    ok: bool
+    value: Any
+    kind: str = ""
+
+
+class RequestsOperations:
+    """What can be done with requests. `Requests` and `AsyncRequests` have these as methods."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place.own}>"
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that stands for them: who may write its key `ask` may ask, who may read and write its key `serve`
+        may serve."""
+        return self._place.scope
+
+    # Asking -----------------------------------------------------------------------------------------------------
+
+    @operation
+    async def call(self, payload: Any, *, timeout: float = TIMEOUT) -> Any:
+        """Ask, and wait for the answer, for so many seconds.
+
+        `HandlerFailed` if the responder raised an error. `Unanswered` if no answer came in time; its code says more:
+        `no-responder` if nobody took the request, `responder-died` if who had it gave no sign of life any more. The
+        request is then cancelled.
+        """
+        return await self._wait(await self._ask(payload, timeout), timeout)
+
+    @operation
+    async def ask(self, payload: Any, *, timeout: float = TIMEOUT) -> str:
+        """Ask, and do not wait. Returns the id by which to `wait` for the answer, in this process or another. After so
+        many seconds nobody answers it any more."""
+        return await self._ask(payload, timeout)
+
+    @operation
+    async def wait(self, id: str, *, timeout: float = TIMEOUT) -> Any:
+        """The answer to a request. The same as `call` from here on. `NotFound` if there is no such request, or it was
+        cancelled, or its answer was given over a minute after its time."""
+        return await self._wait(id, timeout)
+
+    @operation
+    async def cancel(self, id: str) -> bool:
+        """Take a request back: nobody answers it any more. False if it was answered, or is not there."""
+        try:
+            await self._cancelled(id)
+        except _Answered:
+            return False
+        except NotFound:
+            return False
+        return True
+
+    # Answering --------------------------------------------------------------------------------------------------
+
+    @operation
+    async def take(self, *, lease: float = LEASE, timeout: float | None = 0) -> Request | None:
+        """A request to answer; None if there was none within so many seconds. It is this responder's for as long as
+        the lease lasts, and another's after that."""
+        return await self._take(lease, timeout)
+
+    @operation
+    async def answer(self, request: Request, value: Any) -> None:
+        """Answer a request. `Conflict` (code `lease-lost`) if it is not this responder's any more."""
+        await self._answer(request, _Answer(True, value))
+
+    @operation
+    async def fail(self, request: Request, error: BaseException | str) -> None:
+        """Answer that it went wrong. Whoever asked gets a `HandlerFailed` with the name of the error and its text."""
+        await self._answer(request, _failure(error))
+
+    @operation
+    async def extend(self, request: Request, lease: float = LEASE) -> None:
+        """Have a request for so many seconds from now on. `Conflict` (code `lease-lost`) if it is another's."""
+        await self._extend(request, lease)
+
+    @operation
+    async def pending(self) -> int:
+        """How many requests wait for a responder."""
+        await self._place.may("read", SERVE)
+        return await viewed(self._place.handle, self._place.own, lambda view: view.count(f"{_LANE}/ready/"))
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, payload: Any, timeout: float) -> str:
+        handle, seconds = self._place.for_(ASK), checked(timeout)
+        token, trace = secrets.token_hex(8), tracing.traced()
+        record = {
+            "value": payload,
+            "actor": handle.guard.actor,
+            "correlation": trace.correlation,
+            "deadline": handle.now() + int(seconds * 1e9),
+        }
+        packed, name = pack_value(handle, "value", record), ""
+
+        async def writes(view: View) -> list[Write]:
+            nonlocal name
+            # In order of asking; and nobody who did not ask it can guess the rest.
+            name = f"{0 if view.point is None else view.point.seq + 1:012d}-{token}"
+            end = _end(record["deadline"] + _KEPT, name)
+            return [
+                Write(_item(name), "ask", packed=packed),
+                leasing.put(handle, _LANE, name),
+                Write(end, "ask", packed=pack_value(handle, end, True)),
+                *await _swept(view),
+            ]
+
+        await commit(handle, {self._place.own: writes})
+        return name
+
+    async def _wait(self, id: str, timeout: float) -> Any:
+        if type(id) is not str or not id or "/" in id:
+            raise Invalid("a request is named by the id that ask() returned", where=repr(id)[:80])
+        await self._place.may("write", ASK)
+        answer = await until(lambda: self._answered(id), timeout)
+        if answer is None:
+            try:
+                raise await self._cancelled(id)
+            except _Answered as came:
+                answer = came.answer
+        if not answer.ok:
+            raise HandlerFailed(
+                f"the responder raised {answer.kind or 'an error'}: {answer.value}",
+                where=f"request {id} of {self._place.own}",
+                kind=answer.kind,
+                message=str(answer.value),
+            )
+        return answer.value
+
+    async def _answered(self, id: str) -> _Answer | None:
+        async def look(view: View) -> _Answer | None:
+            found = await view.item(_given(id))
+            if found is None and await view.live(_item(id)) is None:
+                raise self._unknown(id)
+            return None if found is None else _Answer(*found.value)
+
+        return await viewed(self._place.handle, self._place.own, look)
+
+    async def _cancelled(self, id: str) -> Unanswered:
+        """Take a request back, and tell why it has no answer."""
+        handle = self._place.for_(ASK)
+        where = f"request {id} of {self._place.own}"
+        told = Unanswered(
+            "no responder took the request in time",
+            where=where,
+            hint="Start a responder, or allow more time",
+            code="no-responder",
+        )
+
+        async def writes(view: View) -> list[Write]:
+            nonlocal told
+            found = await view.item(_given(id))
+            if found is not None:
+                raise _Answered(_Answer(*found.value))
+            if await view.live(_item(id)) is None:
+                raise self._unknown(id)
+            gone = [Write(_item(id), "delete")]
+            gone += [Write(key, "delete") for key in [leasing.ready(_LANE, id)] if await view.live(key) is not None]
+            # Of those that are held there are as many as responders at work.
+            for key in await view.names(f"{_LANE}/held/"):
+                time, name = key.split("/")[-2:]
+                if name == id:
+                    gone.append(Write(key, "delete"))
+                    told = _died(where) if int(time) <= view.now else _slow(where)
+            return gone
+
+        await commit(handle, {self._place.own: writes})
+        return told
+
+    def _unknown(self, id: str) -> NotFound:
+        return NotFound(
+            "there is no such request: it was cancelled, or is long over", where=f"request {id} of {self._place.own}"
+        )
+
+    async def _take(self, lease: float, timeout: float | None) -> Request | None:
+        if not checked(lease, "lease"):
+            raise Invalid("a lease lasts longer than 0 seconds")
+        await self._place.may("read", SERVE)
+        taking = Taking(self._place.for_(SERVE), self._place.own, _LANE, lease, self._open)
+        found = await until(taking.take, timeout)
+        if found is None:
+            return None
+        await self._place.handle.guard.saw(self.scope, (SERVE,))
+        claim, record = found
+        return Request(claim.name, claim, record, self._place.own)
+
+    async def _open(self, view: View, due: Due) -> dict[str, Any] | Refused:
+        """What was asked, unless it is too late to answer."""
+        found = await view.item(_item(due.name))
+        if found is None:
+            return Refused(())
+        if found.value["deadline"] <= view.now:
+            return Refused([Write(_item(due.name), "delete")])
+        record: dict[str, Any] = found.value
+        return record
+
+    async def _answer(self, request: Request, answer: _Answer) -> None:
+        handle = self._place.for_(SERVE)
+        key, claim = _given(request.id), self._claim(request)
+        packed = pack_value(handle, key, list(answer))
+
+        async def writes(view: View) -> list[Write]:
+            await leasing.check(view, claim, "request")
+            return [
+                Write(claim.key, "delete"),
+                Write(_item(request.id), "delete"),
+                Write(key, "answer", packed=packed),
+            ]
+
+        await commit(handle, {self._place.own: writes})
+
+    @operation
+    async def _settle(self, request: Request, answer: _Answer) -> bool:
+        """Answer with what became of a request; False if it was cancelled, or is another's by now."""
+        try:
+            try:
+                await self._answer(request, answer)
+            except (Invalid, Unsupported) as error:  # it cannot be stored
+                await self._answer(request, _failure(error))
+        except Conflict as conflict:
+            if conflict.code != "lease-lost":
+                raise
+            return False
+        return True
+
+    async def _extend(self, request: Request, lease: float) -> None:
+        await leasing.extend(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
+
+    def _claim(self, request: Request) -> Claim:
+        if getattr(request, "_where", None) != self._place.own:
+            raise Invalid("one answers a request that take() gave", where=repr(request)[:80])
+        return request._claim
+
+
+class Requests(Sync, RequestsOperations):
+    """Requests and their answers: `store.requests("planner")`."""
+
+    def serve(
+        self,
+        handler: Callable[[Any], Any],
+        *,
+        lease: float = LEASE,
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Answer requests with what a function returns, until none came for so many seconds, or so many are answered;
+        else for ever. Returns how many there were.
+
+        If it raises, whoever asked is told. While it is at work, signs of life are given. What it changes carries the
+        request as its cause.
+        """
+        served = 0
+        with Heart(lease) as heart:
+            while limit is None or served < limit:
+                request = self.take(lease=lease, timeout=timeout)
+                if request is None:
+                    break
+                with heart.beating(lambda request=request: self._extend(request, lease)):  # type: ignore[misc]
+                    try:
+                        with request.causing():
+                            answer = _Answer(True, handler(request.value))
+                    except Exception as error:  # noqa: BLE001 - it is carried to who asked
+                        answer = _failure(error)
+                served += self._settle(request, answer)
+        return served
+
+
+class AsyncRequests(Async, RequestsOperations):
+    """The same, for asyncio: operations are awaited."""
+
+    async def serve(
+        self,
+        handler: Callable[[Any], Awaitable[Any]],
+        *,
+        lease: float = LEASE,
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """The same as `Requests.serve`; the function is awaited."""
+        served = 0
+        while limit is None or served < limit:
+            request = await self.take(lease=lease, timeout=timeout)
+            if request is None:
+                break
+            async with beating(lambda request=request: self._extend(request, lease), lease):  # type: ignore[misc]
+                try:
+                    with request.causing():
+                        answer = _Answer(True, await handler(request.value))
+                except Exception as error:  # noqa: BLE001 - it is carried to who asked
+                    answer = _failure(error)
+            served += await self._settle(request, answer)
+        return served
+
+
+class _Answered(Conflict):
+    """There is an answer already."""
+
+    def __init__(self, answer: _Answer) -> None:
+        super().__init__("the request was answered")
+        self.answer = answer
+
+
+def _died(where: str) -> Unanswered:
+    return Unanswered(
+        "the responder that had the request died, and no other took it in time",
+        where=where,
+        hint="Start a responder, or allow more time",
+        code="responder-died",
+    )
+
+
+def _slow(where: str) -> Unanswered:
+    return Unanswered("a responder has the request, and did not answer in time", where=where, hint="Allow it more time")
+
+
+def _failure(error: BaseException | str) -> _Answer:
+    kind = type(error).__qualname__ if isinstance(error, BaseException) else ""
+    return _Answer(False, str(error), kind)
+
+
+def _item(name: str) -> str:
+    return f"item/{name}"
+
+
+def _given(name: str) -> str:
+    return f"answer/{name}"
+
+
+def _end(time: int, name: str) -> str:
+    return f"end/{time:020d}/{name}"
+
+
+async def _swept(view: View) -> list[Write]:
+    """Clears away what is left of requests that are long over."""
+    gone = []
+    for key in await view.names("end/", _SWEPT):
+        time, name = key.split("/")[1:]
+        if int(time) > view.now:
+            break
+        left = [leasing.ready(_LANE, name), _item(name), _given(name)]
+        gone += [Write(each, "delete") for each in left if await view.live(each) is not None]
+        gone.append(Write(key, "delete"))
+    return gone

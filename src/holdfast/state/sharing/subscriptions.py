@@ -1,0 +1,212 @@
+"""Subscriptions to a topic, each with a cursor that outlives the program.
+
+**What is promised.** A subscriber gets every message at least once, in the order in which they were published, and
+none before it is durable. A message counts as received once it is acknowledged: by `ack`, or when the next one is asked
+for. Whoever dies before that gets it again when it comes back under its name; whoever does not die gets each once. The
+cursor holds the token of who subscribed last: one that was replaced can acknowledge nothing any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from holdfast import arguments
+from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.errors import Conflict, Invalid
+from holdfast.state.reading import View
+from holdfast.state.sharing import chains
+from holdfast.state.sharing.broadcast import MESSAGE, Message, Start, messages, reader
+from holdfast.state.sharing.chains import Chain
+from holdfast.state.sharing.places import Place
+from holdfast.state.sharing.polling import until
+from holdfast.state.writing import Write, pack_value
+
+S = TypeVar("S", bound="SubscriptionOperations")
+
+_CURSOR = "cursor"
+_PAGE = 128
+"""How many messages are read at a time."""
+
+
+class _Cursor(NamedTuple):
+    """How far a subscriber has got, and who may go on."""
+
+    number: int
+    token: str
+
+
+class SubscriptionOperations:
+    """What can be done with a subscription. `Subscription` and `AsyncSubscription` have these as methods."""
+
+    def __init__(self, place: Place, name: str, token: str, cursor: int) -> None:
+        self.name = name
+        self._place = place
+        self._topic = Chain(place.handle, place.own)
+        self._reader = reader(place, name)
+        self._token = token
+        self._acknowledged = self._given = cursor
+        self._waiting: deque[Message] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._place.own}>"
+
+    @property
+    def cursor(self) -> int:
+        """The number of the last message that was acknowledged."""
+        return self._acknowledged
+
+    @operation
+    async def lag(self) -> int:
+        """How many messages there are that were not acknowledged yet."""
+        await self._place.may("read", MESSAGE)
+        return max(await self._topic.length() - self._acknowledged, 0)
+
+    @operation
+    async def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None if there was none within so many seconds. Acknowledges those received before."""
+        await self._ack()
+        return next(iter(await self._next(1, timeout)), None)
+
+    @operation
+    async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[Message]:
+        """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
+        received before."""
+        if arguments.count(limit, "number of messages") < 1:
+            raise Invalid("at least 1 message is received")
+        await self._ack()
+        return await self._next(limit, timeout)
+
+    @operation
+    async def ack(self) -> None:
+        """Acknowledge all that was received. `Conflict` (code `lease-lost`) if another subscribed under the name."""
+        await self._ack()
+
+    def rewind(self) -> None:
+        """Receive again what was received and not acknowledged."""
+        self._waiting.clear()
+        self._given = self._acknowledged
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _next(self, limit: int, timeout: float | None) -> list[Message]:
+        if not self._waiting:
+            await self._place.may("read", MESSAGE)
+            await until(self._fetch, timeout)
+        found = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        if found:
+            await self._place.handle.guard.saw(self._place.scope, (MESSAGE,))
+            self._given = found[-1].number
+        return found
+
+    async def _fetch(self) -> bool | None:
+        """Read what is new."""
+        self._waiting += await messages(self._place, await self._topic.read(self._given, _PAGE))
+        return True if self._waiting else None
+
+    async def _ack(self) -> None:
+        if self._given > self._acknowledged:
+            number, _ = await self._reader.append(self._place.for_(MESSAGE, "read"), self._moved)
+            self._acknowledged = self._given
+            if number and not number % chains.LENGTH:
+                await self._reader.drop(lambda *_: True)  # only the last one matters
+
+    async def _moved(self, view: View) -> list[Write]:
+        found = await _cursor(view)
+        if found is None or found.token != self._token:
+            raise Conflict(
+                "another has subscribed under the name since, and goes on from the last acknowledged message"
+                if found
+                else "the subscriber was taken away",
+                where=f"subscriber {self.name!r} of {self._place.own}",
+                hint="Subscribe under a name of its own, or let one process have it",
+                code="lease-lost",
+            )
+        return [_set(self._place, _Cursor(max(self._given, found.number), self._token))]
+
+
+class Subscription(Sync, SubscriptionOperations):
+    """A subscription to a topic. Iterating over it gives messages as they come, for ever."""
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            message = self.receive()
+            if message is not None:
+                yield message
+
+    def deliver(self, handler: Callable[[Message], object], *, timeout: float | None = None) -> int:
+        """Call a function with each message, and acknowledge it when that returns; until none came for so many seconds.
+        Returns how many there were.
+
+        What the function changes carries the message as its cause. If it raises, the message is not acknowledged, and
+        comes again.
+        """
+        count = 0
+        while (message := self.receive(timeout)) is not None:
+            try:
+                with message.causing():
+                    handler(message)
+            except BaseException:
+                self.rewind()
+                raise
+            self.ack()
+            count += 1
+        return count
+
+
+class AsyncSubscription(Async, SubscriptionOperations):
+    """A subscription to a topic, for asyncio: `async for message in subscription`."""
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            message = await self.receive()
+            if message is not None:
+                yield message
+
+    async def deliver(self, handler: Callable[[Message], Awaitable[object]], *, timeout: float | None = None) -> int:
+        """The same as `Subscription.deliver`; the function is awaited."""
+        count = 0
+        while (message := await self.receive(timeout)) is not None:
+            try:
+                with message.causing():
+                    await handler(message)
+            except BaseException:
+                self.rewind()
+                raise
+            await self.ack()
+            count += 1
+        return count
+
+
+async def subscribed(cls: type[S], place: Place, name: str, start: Start) -> S:
+    """Subscribe under a name."""
+    if start not in ("now", "start"):
+        raise Invalid(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
+    await place.may("read", MESSAGE)
+    first = await Chain(place.handle, place.own).length() if start == "now" else 0
+    token, found = secrets.token_hex(8), [first]
+
+    async def take_over(view: View) -> list[Write]:
+        old = await _cursor(view)
+        found[0] = first if old is None else old.number
+        return [_set(place, _Cursor(found[0], token))]
+
+    await reader(place, name).append(place.for_(MESSAGE, "read"), take_over)
+    return cls(place, name, token, found[0])
+
+
+async def cursor_of(chain: Chain) -> int:
+    """How far a subscriber has got."""
+    found = await chain.look(_cursor)
+    return 0 if found is None else found.number
+
+
+async def _cursor(view: View) -> _Cursor | None:
+    item = await view.item(_CURSOR)
+    return None if item is None else _Cursor(*item.value)
+
+
+def _set(place: Place, cursor: _Cursor) -> Write:
+    return Write(_CURSOR, "acknowledge", packed=pack_value(place.handle, _CURSOR, list(cursor)))

@@ -1,0 +1,86 @@
+"""Stores for tests of scoped state: with a clock that goes as told, on places of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend, Batch
+from holdfast.backends.registry import backend_for
+from holdfast.backends.wrap import Wrapper
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.store import AsyncStore, Store
+
+SECOND = 10**9
+
+_numbers = count()
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += int(seconds * SECOND)
+
+
+def store_on(backend: Backend, clock: Callable[[], int], tenant: str = "", *, cache_bytes: int = 1 << 20) -> Store:
+    """A store that goes by a clock, and remembers nothing yet."""
+    return Store(Engine(Ground(backend, Cache(cache_bytes), clock=clock)), tenant)
+
+
+def awaited(store: Store) -> AsyncStore:
+    """The same store for asyncio."""
+    return AsyncStore(store.engine, store.tenant)
+
+
+class Place:
+    """Where stores are opened, closed and opened again; each of them for a tenant that no other place has."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = Clock()
+        self.tenant = f"tenant {next(_numbers)}"
+        self._url = url
+        self._memory = Memory() if url == "memory://" else None
+        self._opened: list[Backend] = []
+
+    def open(self) -> Store:
+        """A store that remembers nothing yet."""
+        if self._memory is not None:
+            return store_on(self._memory, self.clock, self.tenant)
+        kind = backend_for(self._url)
+        options: dict[str, Any] = {"tenant": self.tenant} if kind.takes_tenant else {}
+        self._opened.append(run(kind.open(self._url, **options)))
+        return store_on(self._opened[-1], self.clock, self.tenant)
+
+    def close(self) -> None:
+        """Close what was opened; to be opened again."""
+        while self._opened:
+            run(self._opened.pop().close())
+
+
+class Watched(Wrapper):
+    """A store in memory that counts what is asked of it, and that others can write to just before a batch is made."""
+
+    def __init__(self, inner: Backend | None = None) -> None:
+        super().__init__(inner or Memory())
+        self.batches: list[Batch] = []
+        self.meanwhile: Callable[[], object] | None = None
+        """Called once, before the next batch."""
+
+    async def apply(self, batch: Batch) -> int | None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        self.batches.append(batch)
+        return await super().apply(batch)

@@ -1,0 +1,59 @@
+"""What is shared works the same on every kind of store, between programs that each have opened it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.state.sharing import chains
+from tests.servers.places import place
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres", "mongodb", "redis", "s3"])
+def test_sharing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "LENGTH", 4)
+    url = place(kind, tmp_path)
+    with holdfast.open(url) as one, holdfast.open(url) as two:
+        # Broadcast
+        subscription = two.topic("news").subscribe("a", start="start")
+        for number in range(6):
+            (one, two)[number % 2].topic("news").publish(number)
+        found = [message.value for _ in range(2) for message in subscription.receive_many(timeout=5)]
+        assert found == list(range(6))
+        subscription.ack()
+        assert one.topic("news").trim() == 4
+        assert one.topic("news").subscribe("a").cursor == 6
+
+        # Request and response
+        server = threading.Thread(target=lambda: two.requests("planner").serve(lambda value: value + 1, limit=2))
+        server.start()
+        assert [one.requests("planner").call(number, timeout=60) for number in range(2)] == [1, 2]
+        server.join()
+
+        # Pipeline
+        stages = ["a", "b"]
+        one.pipeline("p", stages).put_many(range(4))
+        assert one.pipeline("p", stages).work("a", str, limit=2) == 2
+        assert two.pipeline("p", stages).work("a", str, timeout=0) == 2
+        assert two.pipeline("p", stages).work("b", int, timeout=0) == 4
+        assert [result.value for result in one.pipeline("p", stages).results()] == [0, 1, 2, 3]
+
+        # Collaboration
+        version = one.document("plan").save({"text": "a\n"}, 0).version
+        one.document("plan").save({"text": "a\nb\n"}, version)
+        assert two.document("plan").save({"text": "a\n", "x": 1}, version).value == {"text": "a\nb\n", "x": 1}
+        assert not one.verify().findings
+
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            later = await store.topic("news").subscribe("a")
+            await store.topic("news").publish("later")
+            message = await later.receive(timeout=5)
+            assert message is not None
+            assert message.value == "later"
+
+    asyncio.run(main())

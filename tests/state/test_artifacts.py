@@ -1,0 +1,410 @@
+"""Artifacts are registered with their hash, kept once, read back checked, and linked with changes made with them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Batch, Delete, Put, Row, Scan
+from holdfast.backends.spaces import LINKS, OBJECTS
+from holdfast.engine.drivers import run
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient, Unsupported
+from holdfast.model.scopes import MARK
+from holdfast.state import artifact_content
+from holdfast.state.artifact_records import Records
+from holdfast.state.artifacts import Source
+from holdfast.state.books import Changed, packed
+from holdfast.state.reading import View
+from holdfast.store import Store
+from tests.ops.kit import DAY, Clock, awaited, timed
+
+LARGE = random.Random(1).randbytes(3_200_000)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Store:
+    return timed(clock)
+
+
+def content_lines(store: Store) -> list[str]:
+    return [line.name for line in run(store.engine.lines.names("", f"{MARK}content:"))]
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class Pipe:
+    """A file that can be read once, and gives less than it is asked for."""
+
+    def __init__(self, content: bytes) -> None:
+        self._file = io.BytesIO(content)
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(min(size, 300_000))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", LARGE[: artifact_content.CHUNK], LARGE], ids=len)
+@pytest.mark.parametrize("how", ["bytes", "path", "file", "pipe"])
+def test_what_is_registered_is_read_back(store: Store, tmp_path: Path, content: bytes, how: str) -> None:
+    (tmp_path / "report.bin").write_bytes(content)
+    source: Any = {
+        "bytes": lambda: content,
+        "path": lambda: tmp_path / "report.bin",
+        "file": lambda: (tmp_path / "report.bin").open("rb"),
+        "pipe": lambda: Pipe(content),
+    }[how]()
+    made = store.artifacts.register(source, type="report", producer="writer", metadata={"pages": 3})
+    if how == "file":
+        source.close()
+    assert (made.sha256, made.size, made.type, made.producer) == (sha256(content), len(content), "report", "writer")
+    assert (made.metadata, made.kept, made.uri, made.by, made.same_as) == ({"pages": 3}, True, "", "", "")
+    assert made.name == ("report.bin" if how == "path" else "")
+    assert store.artifacts.get(made.id) == store.artifacts.verify(made.id) == made
+    assert store.artifacts.read(made.id) == content
+    with store.artifacts.open(made.id) as file:
+        assert b"".join(iter(lambda: file.read(70_000), b"")) == content
+        assert file.read() == b""
+    store.artifacts.save(made.id, tmp_path / "copy.bin")
+    assert (tmp_path / "copy.bin").read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.bin", "report.bin"]
+    assert len(content_lines(store)) == (len(content) > artifact_content.CHUNK)
+
+
+def test_large_content_is_never_in_memory_as_a_whole(store: Store) -> None:
+    class Endless:
+        """Gives zeros, and notes the most it was asked for."""
+
+        def __init__(self, size: int) -> None:
+            self.left, self.most = size, 0
+
+        def read(self, size: int) -> bytes:
+            self.most = max(self.most, size)
+            given, self.left = min(size, self.left), self.left - min(size, self.left)
+            return bytes(given)
+
+    source = Endless(20 << 20)
+    made = store.artifacts.register(source, id="zeros")
+    assert source.most <= artifact_content.CHUNK + 1
+    assert made.size == 20 << 20
+    (rows,) = run(store.engine.ground.backend.read([Scan(OBJECTS, ("",), bodies=True)]))
+    assert max(len(row.body) for row in rows) <= 1 << 20
+    with store.artifacts.open("zeros") as file:
+        assert not any(file.read(1 << 20))
+
+
+@pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("pipe", [False, True], ids=["bytes", "pipe"])
+def test_equal_content_is_kept_once_and_as_long_as_one_has_it(store: Store, content: bytes, pipe: bool) -> None:
+    for id in ("a", "b", "c"):
+        made = store.artifacts.register(Pipe(content) if pipe else content, id=id)
+        assert made.same_as == ("" if id == "a" else "a")
+    assert len(content_lines(store)) <= 1
+    store.artifacts.delete("a")
+    assert store.artifacts.read("b") == store.artifacts.read("c") == content
+    assert store.artifacts.register(content, id="d").same_as == "b"
+    for id in ("b", "c", "d"):
+        assert store.artifacts.read(id) == content
+        store.artifacts.delete(id)
+    assert content_lines(store) == store.artifacts.list() == []
+    (left,) = run(store.engine.ground.backend.read([Scan(LINKS, ("",))]))
+    assert left == []
+    with pytest.raises(NotFound, match="no such artifact"):
+        store.artifacts.delete("a")
+    assert store.artifacts.register(content, id="a").same_as == ""
+    assert store.artifacts.read("a") == content
+
+
+def test_an_id_stands_for_one_content(store: Store) -> None:
+    first = store.artifacts.register(b"one", id="a", type="text")
+    assert store.artifacts.register(b"one", id="a", type="other") == first
+    with pytest.raises(Conflict, match="with other content"):
+        store.artifacts.register(b"two", id="a")
+    with pytest.raises(Conflict):
+        store.artifacts.register(LARGE, id="a")
+    assert content_lines(store) == []
+    large = store.artifacts.register(LARGE, id="b")
+    assert store.artifacts.register(Pipe(LARGE), id="b") == large
+    assert len(content_lines(store)) == 1
+
+
+def test_what_is_not_kept_is_checked_where_it_is(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "a file.csv"
+    path.write_bytes(b"1,2")
+    made = store.artifacts.register(path, id="a", keep=False)
+    assert (made.kept, made.uri, made.sha256, made.size) == (False, path.as_uri(), sha256(b"1,2"), 3)
+    assert store.artifacts.register(path.as_uri(), id="uri", keep=False).uri == made.uri
+    assert store.artifacts.read("a") == store.artifacts.read("uri") == b"1,2"
+    assert store.artifacts.register(path.as_uri(), id="kept").same_as == ""
+    for changed in (b"1,3", b"1,2,", b"1"):
+        path.write_bytes(changed)
+        with pytest.raises(Corrupt, match="not what was registered"):
+            store.artifacts.verify("a")
+        with pytest.raises(Corrupt), store.artifacts.open("a") as file:
+            file.read(3)
+        with pytest.raises(Corrupt):
+            store.artifacts.save("a", tmp_path / "copy")
+        assert not (tmp_path / "copy").exists()
+    path.unlink()
+    with pytest.raises(NotFound, match="no such file"):
+        store.artifacts.read("a")
+    store.artifacts.delete("a")
+    far = store.artifacts.register("s3://bucket/x", id="far", keep=False, sha256=sha256(b"x"), size=1)
+    assert (far.uri, far.name) == ("s3://bucket/x", "x")
+    with pytest.raises(Unsupported, match="only files of this machine"):
+        store.artifacts.verify("far")
+
+
+def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_path: Path) -> None:
+    store.artifacts.register(LARGE, id="large")
+    other = store.artifacts.register(LARGE[::-1], id="other")
+    kept = Records(store._handle)
+    records = run(kept.several(["large", "other"]))
+    swapped = asdict(records["large"]) | {"token": records["other"].token}
+
+    async def swap(_: View) -> Changed:
+        return Changed(packed(store._handle, {"large": swapped}))
+
+    run(kept.book.change("swap", swap))
+    with pytest.raises(Corrupt, match="not what was registered"):
+        store.artifacts.read("large")
+    with store.artifacts.open("large") as file:
+        assert len(file.read(artifact_content.CHUNK)) == artifact_content.CHUNK
+        with pytest.raises(Corrupt):
+            file.read(len(LARGE))
+    with pytest.raises(Corrupt):
+        store.artifacts.save("large", tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+    assert store.artifacts.verify("other") == other
+    run(store.engine.ground.backend.apply([Delete(OBJECTS, ("", line)) for line in content_lines(store)]))
+    store.engine.ground.cache.clear()
+    with pytest.raises(Corrupt):
+        store.artifacts.read("other")
+
+
+def test_lists_are_paged_and_filtered(store: Store) -> None:
+    made = store.artifacts.register_many(
+        Source(f"{number}".encode(), f"a{number:03}", f"t{number % 2}", f"p{number % 3}") for number in range(300)
+    )
+    assert [artifact.id for artifact in made] == [f"a{number:03}" for number in range(300)]
+    listed = store.artifacts.list
+    assert [artifact.id for artifact in listed(limit=2)] == ["a000", "a001"]
+    assert [artifact.id for artifact in listed(after="a001", limit=2)] == ["a002", "a003"]
+    assert listed(limit=1000) == made
+    assert [artifact.id for artifact in listed(type="t1", producer="p2", limit=2)] == ["a005", "a011"]
+    assert [artifact.id for artifact in listed(type="t1", limit=2)] == ["a001", "a003"]
+    assert [artifact.id for artifact in listed(sha256=sha256(b"7"))] == ["a007"]
+    assert listed(sha256=sha256(b"7"), type="t0") == listed(type="none") == listed(limit=0) == []
+    assert store.artifacts.register_many([]) == []
+
+
+def test_several_are_registered_all_or_none(store: Store) -> None:
+    store.artifacts.register(b"x", id="taken")
+    for wrong in (
+        [Source(b"1", "one"), Source(LARGE, "large"), Source(b"y", "taken")],
+        [Source(b"1", "one"), Source(b"2", "one")],
+        [Source(b"1", "one"), Source("/nowhere/at/all")],
+    ):
+        with pytest.raises((Conflict, Invalid, NotFound)):
+            store.artifacts.register_many(wrong)
+        assert [artifact.id for artifact in store.artifacts.list()] == ["taken"]
+        assert content_lines(store) == []
+    both = store.artifacts.register_many(
+        [Source(LARGE, "l1"), Source(LARGE, "l2"), Source(b"s", "s1"), Source(b"s", "s2")]
+    )
+    assert [artifact.same_as for artifact in both] == ["", "l1", "", "s1"]
+    store.artifacts.delete("l1")
+    assert store.artifacts.read("l2") == LARGE
+
+
+def test_changes_are_linked_both_ways(store: Store, clock: Clock) -> None:
+    for id in ("data", "model"):
+        store.artifacts.register(id.encode(), id=id)
+    state = store.state(agent="a")
+    state["before"] = 0
+    with store.artifacts.using("data"):
+        state["plan"] = 1
+        with store.artifacts.using("model", "data"):
+            store.state(user="u", session="s/1")["plan"] = 2
+            state.batch({"plan": 2, "more": 1}, delete=["before"])
+        state.delete("more")
+    state["after"] = 0
+
+    def told(linked: Any) -> list[tuple[Any, ...]]:
+        return [(each.artifact, str(each.scope), each.key, each.version) for each in linked]
+
+    changes = store.artifacts.changes("data")
+    assert sorted(told(changes)) == [
+        ("data", "agent:a", "before", 3),
+        ("data", "agent:a", "more", 3),
+        ("data", "agent:a", "more", 4),
+        ("data", "agent:a", "plan", 2),
+        ("data", "agent:a", "plan", 3),
+        ("data", "user:u/session:s%2F1", "plan", 1),
+    ]
+    assert {each.id for each in changes} >= {past.id for past in state.history("plan")}
+    assert all(each.time.timestamp() * 1e9 == clock.now for each in changes)
+    paged, cursor = [], ""
+    while page := store.artifacts.changes("data", after=cursor, limit=1):
+        paged += page
+        cursor = page[-1].cursor
+    assert paged == changes
+    assert len(store.artifacts.changes("model")) == 4
+    found = store.artifacts.of(state)
+    assert found == store.artifacts.of("agent:a")
+    assert told(found) == [
+        ("data", "agent:a", "before", 3),
+        ("model", "agent:a", "before", 3),
+        ("data", "agent:a", "more", 3),
+        ("model", "agent:a", "more", 3),
+        ("data", "agent:a", "more", 4),
+        ("data", "agent:a", "plan", 2),
+        ("data", "agent:a", "plan", 3),
+        ("model", "agent:a", "plan", 3),
+    ]
+    paged, cursor = [], ""
+    while page := store.artifacts.of("agent:a", after=cursor, limit=3):
+        paged += page
+        cursor = page[-1].cursor
+    assert paged == found
+    assert told(store.artifacts.of("agent:a", "plan", after=found[5].cursor)) == told(found[6:])
+    assert told(store.artifacts.of("agent:a", "plan", version=2)) == [("data", "agent:a", "plan", 2)]
+    assert len(store.artifacts.of("agent:a", version=3)) == 6
+    assert store.artifacts.of("agent:a", "after") == store.artifacts.of("agent:b") == []
+    store.artifacts.delete("data")
+    with pytest.raises(NotFound):
+        store.artifacts.changes("data")
+    assert len(store.artifacts.of("agent:a", "plan")) == 3
+
+
+def test_a_change_that_is_not_made_leaves_no_link(store: Store) -> None:
+    store.artifacts.register(b"1", id="a")
+    with store.artifacts.using("a"):
+        with pytest.raises(Conflict):
+            store.state(agent="a").set("k", 1, expected=7)
+        store.transact(lambda together: together.state(agent="b").set("k", 1))
+    assert [str(each.scope) for each in store.artifacts.changes("a")] == ["agent:b"]
+
+
+def test_content_that_a_dead_process_left_is_swept(store: Store, clock: Clock) -> None:
+    class Broken(Pipe):
+        def read(self, size: int) -> bytes:
+            raise OSError("the cable was pulled")
+
+    class Halfway(Pipe):
+        def read(self, size: int) -> bytes:
+            if self._file.tell() > 2_000_000:
+                raise OSError("the cable was pulled")
+            return super().read(size)
+
+    store.artifacts.register(LARGE, id="whole")
+    for source in (Broken(LARGE), Halfway(LARGE[::-1])):
+        with pytest.raises(OSError, match="cable"):
+            store.artifacts.register(source)
+    assert len(content_lines(store)) == 2
+    assert run(Records(store._handle).sweep(DAY)) == 0
+    clock.now += 2 * DAY
+    assert run(Records(store._handle).sweep(DAY)) == 1
+    assert run(Records(store._handle).sweep(DAY)) == 0
+    assert store.artifacts.read("whole") == LARGE
+
+
+def test_content_stays_where_it_is_not_known_whether_it_was_registered() -> None:
+    class Flaky(Memory):
+        """Says that it does not know, once, after it has made a change."""
+
+        lost = False
+
+        async def apply(self, batch: Batch) -> int | None:
+            done = await super().apply(batch)
+            if not self.lost and any(isinstance(each, Put) and each.space is LINKS for each in batch):
+                self.lost = True
+                raise Transient("no answer came", code="uncertain")
+            return done
+
+    store = timed(Clock(), Flaky())
+    with pytest.raises(Transient):
+        store.artifacts.register(LARGE, id="a")
+    assert store.artifacts.read("a") == LARGE
+
+
+def test_wrong_use_is_said(store: Store, tmp_path: Path) -> None:
+    store.artifacts.register(b"1", id="a")
+    for wrong in (
+        lambda: store.artifacts.register(7),  # type: ignore[arg-type]
+        lambda: store.artifacts.register(io.StringIO("text")),  # type: ignore[arg-type]
+        lambda: store.artifacts.register(b"1", id="é" * 256, type="x" * 257),
+        lambda: store.artifacts.register(b"1", id="日" * 256 + "é"),
+        lambda: store.artifacts.register(b"1", id="😀" * 250),
+        lambda: store.artifacts.register(b"1", keep=False),
+        lambda: store.artifacts.register("s3://b/x", keep=False),
+        lambda: store.artifacts.register("s3://b/x", keep=False, sha256="ab", size=1),
+        lambda: store.artifacts.register(tmp_path),
+        lambda: store.artifacts.register(""),
+        lambda: store.artifacts.register_many([b"1"]),  # type: ignore[list-item]
+        lambda: store.artifacts.using(),
+        lambda: store.artifacts.of("agent:a", after="x"),
+        lambda: store.artifacts.save("a", tmp_path / "no" / "where"),
+    ):
+        with pytest.raises(Invalid):
+            wrong()
+    with pytest.raises(Unsupported):
+        store.artifacts.register("s3://b/x")
+    with pytest.raises(Corrupt, match="said to be"):
+        store.artifacts.register(b"1", sha256=sha256(b"2"))
+    with pytest.raises(Corrupt, match="said to be"):
+        store.artifacts.register(__file__, keep=False, size=1)
+    with pytest.raises(NotFound), store.artifacts.using("nothing"):
+        pytest.fail("the block is not entered")
+    with pytest.raises(Invalid):
+        asyncio.run(store.artifacts.using("a").__aenter__())
+    with pytest.raises(Invalid):
+        awaited(store).artifacts.using("a").__enter__()
+
+
+def test_the_same_awaited(store: Store, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        other = awaited(store)
+        made = await other.artifacts.register(LARGE, id="a", type="t")
+        assert [each async for each in await other.artifacts.open("a")] == [
+            LARGE[start : start + artifact_content.CHUNK] for start in range(0, len(LARGE), artifact_content.CHUNK)
+        ]
+        async with await other.artifacts.open("a") as content:
+            assert await content.read() == LARGE
+        await other.artifacts.save("a", tmp_path / "copy")
+        async with other.artifacts.using("a"):
+            await other.state(agent="x").set("k", 1)
+        assert [each.key for each in await other.artifacts.changes("a")] == ["k"]
+        assert [each.artifact for each in await other.artifacts.of(other.state(agent="x"))] == ["a"]
+        assert await other.artifacts.list() == [made]
+
+    asyncio.run(scenario())
+    assert (tmp_path / "copy").read_bytes() == LARGE
+
+
+def test_registering_is_in_the_audit(store: Store) -> None:
+    store.artifacts.register(b"1", id="a")
+    store.artifacts.delete("a")
+    assert sorted((row.action, row.key) for row in store.audit(kind="artifact")) == [("delete", "a"), ("register", "a")]
+    assert store.audit_verify().ok
+
+
+def test_a_row_without_its_record_is_no_artifact(store: Store) -> None:
+    """Whoever reads a page while others delete sees what is there."""
+    store.artifacts.register(b"1", id="a")
+    row = Row(("", f"{MARK}artifacts", "all", "", "b"), (0, ""))
+    run(store.engine.ground.backend.apply([Put(LINKS, row)]))
+    assert [artifact.id for artifact in store.artifacts.list()] == ["a"]

@@ -1,0 +1,155 @@
+"""Names of scopes and keys: one form of each, and no two pairs of scope and key share a place in a store."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.engine.namespaces import is_thread, root_of
+from holdfast.engine.records import Line
+from holdfast.errors import Invalid
+from holdfast.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key
+from holdfast.state import keys as names
+from holdfast.store import Store
+
+HOSTILE = ["/", ":", "%", "%2F", "%25", "\\", "␞", "␟", "..", "\0", "\u202e", "\u200b", "é", "e\u0301", "а", "a", " "]
+TEXT = st.text(max_size=12) | st.lists(st.sampled_from(HOSTILE), max_size=6).map("".join)
+
+
+def is_key(text: str) -> bool:
+    try:
+        check_key(text)
+    except Invalid:
+        return False
+    return True
+
+
+PIECES = st.sampled_from(
+    ["a", "b", ":", "%", "%2F", "%25", "␞", "␟", "\u202e", "é", "e\u0301", "а", " ", "a/b", "agent:x"]
+)
+NAMES = st.lists(PIECES | st.characters(categories=["L", "N", "S"]), min_size=1, max_size=6).map("".join).map(check_key)
+"""Good names, with all that could be taken for something else."""
+
+
+SCOPES = st.dictionaries(st.sampled_from(KINDS), NAMES, max_size=4)
+
+
+@given(TEXT)
+def test_a_key_has_one_form(text: str) -> None:
+    if not is_key(text):
+        return
+    key = check_key(text)
+    assert key == check_key(key) == unicodedata.normalize("NFC", text)
+    assert 0 < len(key) <= MAX_KEY
+    assert "\0" not in key
+    assert not {"", ".", ".."} & set(key.replace("\\", "/").split("/"))
+    assert check_key(unicodedata.normalize("NFD", key)) == key
+    key.encode()
+
+
+@given(SCOPES, st.randoms(use_true_random=False))
+def test_a_scope_and_its_text_are_each_others_inverse(parts: dict[str, str], chance: object) -> None:
+    scope = Scope.of(**parts)
+    assert Scope.parse(str(scope)) == scope
+    assert Scope.of_line(scope.line) == scope
+    assert scope == Scope.of(**dict(reversed(parts.items())))
+    assert not is_thread(scope.line)
+    assert root_of(Line("", scope.line)) == Line("", scope.line)
+
+
+@given(SCOPES, NAMES, SCOPES, NAMES)
+def test_no_two_pairs_share_a_place(one: dict[str, str], key: str, other: dict[str, str], second: str) -> None:
+    places = {(Scope.of(**parts).line, names.pack_key(name)) for parts, name in ((one, key), (other, second))}
+    assert len(places) == (1 if (one, key) == (other, second) else 2)
+    assert names.unpack_key(names.pack_key(key)) == key
+    assert names.unpack_key(names.pack_ttl(key)) == ""
+    assert names.expiring(names.pack_ttl(key)) == key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("", "/", "a/", "/a", "a//b", ".", "..", "a/../b", "a\\..\\b", "\0", "a\0b", "\n", "\ud800", "\u2028"),
+        *("x" * 257, "é" * 257, "a" * 10_000, "\x7f"),
+    ],
+    ids=lambda key: ascii(key)[:20],
+)
+def test_what_is_no_key(key: str) -> None:
+    with holdfast.open("memory://") as store:
+        state = store.state(agent="a")
+        for act in (
+            lambda: state.set(key, 1),
+            lambda: state.get(key),
+            lambda: state.delete(key),
+            lambda: state.patch(key, {"a": 1}),
+            lambda: state.batch({key: 1}),
+            lambda: state.history(key),
+            lambda: state.get_at(key, 0),
+            lambda: state.expire(key, 1),
+            lambda: state.change(key, lambda value: value),
+            lambda: store.state(agent=key),
+            lambda: store.state(f"agent:{key}"),
+        ):
+            with pytest.raises(Invalid):
+                act()
+        assert list(state) == []
+
+
+@pytest.mark.parametrize("scope", ["agent", "robot:a", "agent:a/agent:b", "agent:", ":a", "a" * 300, 5, b"agent:a"])
+def test_what_is_no_scope(scope: object) -> None:
+    with holdfast.open("memory://") as store, pytest.raises(Invalid):
+        store.state(scope)  # type: ignore[arg-type]
+
+
+def test_scopes_take_so_many_bytes_together() -> None:
+    name = "漢" * 170
+    with pytest.raises(Invalid, match="at most 1024 bytes"):
+        Scope.of(agent=name, tool=name)
+    Scope.of(agent=name)
+
+
+def test_scopes_hold_those_below_them() -> None:
+    outer, inner = Scope.of(workflow="w"), Scope.of(workflow="w", step="s")
+    assert outer.holds(inner)
+    assert not inner.holds(outer)
+    assert Scope().holds(outer)
+    assert not Scope.of(workflow="w2").holds(inner)
+    assert outer.within(step="s") == inner
+    assert str(Scope()) == GLOBAL
+    assert Scope.of_line("thread") is None
+    assert Scope.of_line(MARK + "audit") is None
+    assert Scope.of_line(MARK + "step:s/workflow:w") is None
+
+
+def test_look_alikes_and_other_forms(store: Store) -> None:
+    state = store.state(agent="a")
+    state["caf\u00e9"] = 1
+    assert state["cafe\u0301"] == 1
+    state["а"] = "cyrillic"
+    state["a"] = "latin"
+    assert (state["а"], state["a"], len(state)) == ("cyrillic", "latin", 3)
+    store.state(agent="x/y")["k"] = 1
+    assert store.state("agent:x%2Fy")["k"] == 1
+    assert "k" not in store.state(agent="x", tool="y")
+
+
+@pytest.fixture
+def store() -> Store:
+    return holdfast.open("memory://")
+
+
+def test_checking_takes_less_than_100_microseconds() -> None:
+    """Also of keys that were never seen before."""
+    keys = [f"plan/é{n}/" + "x" * 200 for n in range(500)]
+    best = 1.0
+    for turn in range(5):
+        began = time.perf_counter()
+        for key in keys:
+            names.pack_key(check_key(key + str(turn)))
+        best = min(best, (time.perf_counter() - began) / len(keys))
+    assert best < 100e-6

@@ -1,0 +1,205 @@
+"""The past of a scope: its history, what it was at a time, having it so again, and settling conflicts by it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import MISSING, Store
+from holdfast.checkpoints import to_datetime
+from holdfast.errors import Conflict, Invalid, NotFound
+from tests.state.kit import Clock, Watched, store_on
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Store:
+    return store_on(Watched(), clock)
+
+
+def test_the_history_of_keys(store: Store, clock: Clock) -> None:
+    state = store.state(agent="a")
+    with holdfast.correlation("first"):
+        state["k"] = 1
+    began = to_datetime(clock.now)
+    clock.sleep(1)
+    state.batch({"k": 2, "x": 1})
+    state.patch("m", {"a": 1})
+    state.expire("k", 5)
+    del state["k"]
+    told = [(past.key, past.action, past.before, past.version) for past in state.history()]
+    assert told == [
+        ("k", "delete", 4, 0),
+        ("k", "expire", 2, 4),
+        ("m", "patch", 0, 3),
+        ("k", "set", 1, 2),
+        ("x", "set", 0, 2),
+        ("k", "set", 0, 1),
+    ]
+    assert [past.version for past in state.history("k")] == [0, 4, 2, 1]
+    assert [past.version for past in state.history("k", limit=1)] == [0]
+    assert [past.version for past in state.history("k", before=4)] == [2, 1]
+    first = state.history("k")[-1]
+    assert (first.time, first.correlation, first.actor, first.cause) == (began, "first", "", "")
+    assert state.history("nothing") == []
+    assert store.state(agent="none").history() == []
+
+
+def test_a_long_history_in_parts(store: Store) -> None:
+    state = store.state(agent="a")
+    for n in range(150):
+        state["n" if n % 2 else "m"] = n
+    assert [past.version for past in state.history("n", limit=1000)] == list(range(150, 0, -2))
+    assert len(state.history(limit=100)) == 100
+
+
+def test_the_state_at_a_time(store: Store, clock: Clock) -> None:
+    state = store.state(agent="a")
+    before = to_datetime(clock.now) - timedelta(seconds=1)
+    state["k"] = 1
+    first = to_datetime(clock.now)
+    clock.sleep(3600)
+    state["k"] = 2
+    state.set("short", 1, ttl=10)
+    second = to_datetime(clock.now)
+    clock.sleep(3600)
+    assert state.at(before) == {}
+    assert state.at(first) == {"k": 1}
+    assert state.at(second) == {"k": 2, "short": 1}
+    assert state.at(second + timedelta(seconds=11)) == {"k": 2}
+    assert state.at("90m") == {"k": 1}
+    assert state.at(0) == {}
+    assert state.at(3) == {"k": 2, "short": 1}
+    assert state.get_at("short", 3) == 1
+    assert state.get_at("short", 2, "none") == "none"
+    with pytest.raises(NotFound):
+        state.at(4)
+    for wrong in (True, 1.5, None, "soon", -1):
+        with pytest.raises(Invalid):
+            state.at(wrong)  # type: ignore[arg-type]
+    assert store.state(agent="none").at(first) == {}
+
+
+def test_rolling_back(store: Store) -> None:
+    state = store.state(agent="a")
+    state.batch({"a": 1, "b": {"deep": [1]}})
+    state["a"] = 2
+    state.patch("b", {"more": 1})
+    state["c"] = 3
+    assert state.rollback(1, "a") == 1
+    assert dict(state) == {"a": 1, "b": {"deep": [1], "more": 1}, "c": 3}
+    assert state.rollback(1) == 2
+    assert dict(state) == {"a": 1, "b": {"deep": [1]}}
+    assert state.rollback(1) == 0
+    assert [past.action for past in state.history(limit=2)] == ["rollback", "delete"]
+    assert state.at(4) == {"a": 2, "b": {"deep": [1], "more": 1}, "c": 3}, "nothing is undone"
+    assert state.rollback(0) == 2
+    assert dict(state) == {}
+    with pytest.raises(NotFound):
+        state.rollback(100)
+
+
+def test_what_others_change_meanwhile_is_not_rolled_back_by_mistake() -> None:
+    """A rollback is worked out against the state that it is committed on."""
+    backend, clock = Watched(), Clock()
+    one, other = [store_on(backend, clock).state(agent="a") for _ in range(2)]
+    one["k"] = 1
+    one["k"] = 2
+    backend.meanwhile = lambda: other.set("new", 1)
+    one.rollback(1)
+    assert dict(one) == {"k": 1}, "the scope is as it was then"
+
+
+# Conflicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_refuse_and_overwrite(store: Store) -> None:
+    state = store.state(agent="a")
+    state["k"] = 1
+    state["k"] = 2
+    with pytest.raises(Conflict) as caught:
+        state.set("k", 3, expected=1)
+    assert caught.value.code == "version-mismatch"
+    assert state.set("k", 3, expected=1, on_conflict="overwrite") == 3
+    with pytest.raises(Invalid, match="on_conflict"):
+        state.set("k", 3, expected=1, on_conflict="nonsense")  # type: ignore[arg-type]
+
+
+def test_a_function_settles(store: Store) -> None:
+    state = store.state(agent="a")
+    version = state.set("n", 5)
+    state["n"] = 7
+    seen: list[Any] = []
+
+    def settle(current: Any, mine: Any) -> Any:
+        seen.append((current, mine))
+        return max(current, mine)
+
+    state.set("n", 6, expected=version, on_conflict=settle)
+    assert state["n"] == 7
+    assert seen == [(7, 6)]
+    state.set("n", 8, expected=state.item("n").version, on_conflict=settle)
+    assert state["n"] == 8
+    assert len(seen) == 1, "there was no conflict"
+    del state["n"]
+    state.set("n", 1, expected=version, on_conflict=lambda current, mine: (current is MISSING, mine))
+    assert state["n"] == (True, 1)
+    state.set("n", 1, expected=version, on_conflict=lambda *_: MISSING)
+    assert "n" not in state
+
+
+def test_three_ways(store: Store) -> None:
+    state = store.state(agent="a")
+    base = state.set("plan", {"a": 1, "b": {"x": 1, "y": 2}, "list": [1, 2]})
+    state.patch("plan", {"a": 2, ("b", "x"): 9})
+    state.set("plan", {"a": 1, "b": {"x": 1, "y": 5}, "list": [1, 2], "c": 3}, expected=base, on_conflict="merge")
+    assert state["plan"] == {"a": 2, "b": {"x": 9, "y": 5}, "list": [1, 2], "c": 3}
+    with pytest.raises(Conflict, match=r"\['a'\]"):
+        state.set("plan", {"a": 7, "b": {"x": 1, "y": 2}, "list": [1, 2]}, expected=base, on_conflict="merge")
+    state.set("new", {"a": 1}, expected=0, on_conflict="merge")
+    with pytest.raises(Conflict):
+        state.set("new", {"a": 2}, expected=0, on_conflict="merge")
+
+
+# Copying, moving ----------------------------------------------------------------------------------------------------
+
+
+def test_copying_and_moving(store: Store, clock: Clock) -> None:
+    one, other = store.state(agent="one"), store.state(agent="other")
+    one.batch({"a": 1, "b": {"x": 1}})
+    one.set("t", 1, ttl=10)
+    other["b"] = "mine"
+    with pytest.raises(Conflict):
+        one.copy_to(other)
+    assert dict(other) == {"b": "mine"}
+    assert one.copy_to(other, overwrite=True) == 3
+    assert dict(other) == dict(one)
+    assert len(other.history()) == 4
+    assert len({past.id for past in other.history()}) == 2, "as one step"
+    clock.sleep(11)
+    assert dict(other) == {"a": 1, "b": {"x": 1}}
+    third = store.state(agent="third")
+    assert other.move_to(third) == 2
+    assert (dict(other), dict(third)) == ({}, {"a": 1, "b": {"x": 1}})
+    assert other.move_to(third) == 0
+    for wrong in (one, "agent:x", None):
+        with pytest.raises(Invalid):
+            one.copy_to(wrong)  # type: ignore[arg-type]
+
+
+def test_nothing_is_lost_that_others_write_while_a_scope_is_moved() -> None:
+    backend, clock = Watched(), Clock()
+    stores = [store_on(backend, clock) for _ in range(2)]
+    one = stores[0].state(agent="one")
+    one["a"] = 1
+    backend.meanwhile = lambda: stores[1].state(agent="one").set("late", 2)
+    assert one.move_to(stores[0].state(agent="two")) == 2
+    assert dict(stores[1].state(agent="two")) == {"a": 1, "late": 2}
+    assert dict(one) == {}
