@@ -7,11 +7,12 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadlines: a shared runner may pause for longer than any useful limit.
+# No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run of all tests has
+# time for: `make torture` is for those.
 # In CI the examples are the same on every run, so that a red run is red again; a developer's
 # machine draws new ones each time and keeps what it found in .hypothesis/.
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=50)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
 settings.register_profile(
     "torture",
     deadline=None,

@@ -287,17 +287,17 @@ def attack(name: str) -> Callable[[], None]:
 
     @given(strategy)
     def one(data: bytes) -> None:
-        start = time.monotonic()
+        start = time.process_time()
         with contextlib.suppress(HoldfastError):
             target(data)
-        assert time.monotonic() - start < 5, f"{len(data)} bytes took too long"
+        assert time.process_time() - start < 5, f"{len(data)} bytes took too long"
 
     return one
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_give_a_value_or_a_typed_error(name: str) -> None:
-    settings(QUICK, max_examples=200)(attack(name))()
+    settings(QUICK, max_examples=100)(attack(name))()
 
 
 @pytest.mark.torture

@@ -22,15 +22,21 @@ from typing import Any, NamedTuple, Self
 
 from holdfast.cli.main import main
 
-SECONDS = 30.0
-"""How long a test waits for what must come: long, since the machine may be busy."""
+SECONDS = 120.0
+"""How long a test waits for what must come. Only a failure takes as long, however busy the machine is."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>]|\][^\x07]*\x07)")
 
-# Makes the terminal on stdin the controlling one, so that Ctrl-C gets to the program, and becomes the program.
-_IN_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-)
+# Makes the terminal on stdin the controlling one, so that Ctrl-C gets to the program, and becomes the program. Signals
+# are as a shell has them for what runs in front, whatever the tests themselves were started with.
+_IN_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+for each in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signal.SIGTSTP):
+    signal.signal(each, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Result(NamedTuple):
@@ -108,7 +114,7 @@ def spawn(*arguments: str | Path, env: Mapping[str, str] | None = None, typed: s
         input=typed,
         capture_output=True,
         text=True,
-        timeout=SECONDS * 2,
+        timeout=SECONDS,
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
@@ -154,18 +160,18 @@ class Terminal:
 
     def expect(self, wanted: str) -> None:
         """Wait until something was written."""
-        for _ in self._reading():
+        for _ in self._reading(f"{wanted!r} did not come"):
             if wanted in self.plain:
                 return
-        raise AssertionError(f"{wanted!r} did not come, but {self.text!r}")
+        raise AssertionError(f"{wanted!r} did not come before the program ended; it wrote {self.text!r}")
 
     def wait(self) -> int:
         """Wait until the program ends. Returns its exit code; negative is a signal."""
-        for _ in self._reading():
+        for _ in self._reading("the program did not come to an end"):
             pass
         return self._process.wait(SECONDS)
 
-    def _reading(self) -> Iterator[None]:
+    def _reading(self, otherwise: str) -> Iterator[None]:
         """Reads until the program ends; yields after every bit, and once before."""
         until = time.monotonic() + SECONDS
         yield
@@ -180,7 +186,35 @@ class Terminal:
                 return
             self.text += data.decode(errors="replace")
             yield
-        raise AssertionError(f"the program did not come to an end, and wrote {self.text!r}")
+        raise AssertionError(f"{otherwise} in {SECONDS} s; the program wrote {self.text!r}")
+
+
+# Runs a command that stops after a method was called so many times, until a file is there. Naps, and not one sleep: a
+# signal that comes just before a sleep begins would be heard at its end.
+_HALTED = """
+import os, pkgutil, sys, time
+from holdfast.cli.main import main
+at, left, until = sys.argv[1], [int(sys.argv[2])], sys.argv[3]
+owner, _, method = at.rpartition(".")
+owner = pkgutil.resolve_name(owner)
+plain = getattr(owner, method)
+def halting(*args, **kwargs):
+    left[0] -= 1
+    if left[0] == -1:
+        print("halted", flush=True)
+        while not os.path.exists(until):
+            time.sleep(0.01)
+    return plain(*args, **kwargs)
+setattr(owner, method, halting)
+sys.exit(main(sys.argv[4:]))
+"""
+PROGRESS = "holdfast.cli.progress:Progress.__call__"
+
+
+def halted(*arguments: str | Path, after: int, at: str = PROGRESS, until: Path = Path("no such file")) -> Terminal:
+    """Run a command in a terminal that gets as far as to call a method `after` times: that which tells of progress, or
+    another. It says so, and waits there until a file is there."""
+    return Terminal(sys.executable, "-c", _HALTED, at, str(after), until, *arguments)
 
 
 def in_terminal(*arguments: str | Path, **settings: Any) -> Terminal:

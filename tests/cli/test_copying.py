@@ -165,15 +165,17 @@ def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
 def test_interrupting_an_export_leaves_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/many.db"
     with holdfast.open(url) as store:
-        for n in range(400):
+        for n in range(20):
             store.put(f"t{n:03}", {"n": n})
     (tmp_path / "out").mkdir()
-    with kit.Terminal(*kit.command("--store", url, "export", tmp_path / "out" / "f")) as terminal:
-        terminal.expect("Exporting")
+    with kit.halted("--store", url, "export", tmp_path / "out" / "f", after=5) as terminal:
+        terminal.expect("halted")
+        assert "Exporting" in terminal.plain
+        assert list((tmp_path / "out").iterdir()) != []
         terminal.send("\x03")
         assert terminal.wait() == failures.INTERRUPTED
     assert list((tmp_path / "out").iterdir()) == []
-    assert kit.run("stats", "--json", store=url).records[0]["threads"] == 400
+    assert kit.run("stats", "--json", store=url).records[0]["threads"] == 20
 
 
 # delete

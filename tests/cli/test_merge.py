@@ -143,7 +143,7 @@ def test_in_a_terminal_with_an_editor(url: str, tmp_path: Path) -> None:
 def test_ctrl_c_at_a_question(url: str) -> None:
     before = state(url)
     with kit.Terminal(*kit.command("--store", url, "merge", "t", "draft", "-i")) as terminal:
-        terminal.expect("both changed n")
+        terminal.expect("(q)uit [o]:")
         terminal.send("\x03")
         assert terminal.wait() == 130
     assert state(url) == before
@@ -172,6 +172,6 @@ def test_both(ours: Any, theirs: Any, value: Any) -> None:
 def test_an_answer_is_not_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = command._Asking(Session(), {})
     answers = iter(["t"])
-    monkeypatch.setattr("click.prompt", lambda *_, **__: next(answers))
+    monkeypatch.setattr(command, "ask", lambda *_: next(answers))
     clash = Clash(("n",), 0, 1, 2)
     assert [asked(clash), asked(Clash(("n",), 0, 1, 2))] == [2, 2]

@@ -160,14 +160,14 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/many.db"
     states: dict[str, dict[str, Any]] = {}
     with holdfast.open(url) as store:
-        for number in range(60):
+        for number in range(8):
             with store.transaction() as together:
                 for n in range(40):
                     state = {"n": n, "list": list(range(n)), "text": f"{number} {n}" * 50}
                     together.put(f"t{number:02}", state, id=f"{n:02}")
                     states.setdefault(f"t{number:02}", {})[f"{n:02}"] = state
-    with kit.in_terminal("prune", "--all", "--keep-last", "5", "--yes", "--store", url) as terminal:
-        terminal.expect("t03")
+    with kit.halted("prune", "--all", "--keep-last", "5", "--yes", "--store", url, after=4) as terminal:
+        terminal.expect("halted")
         terminal.send("\x03")
         assert terminal.wait() == 130
     with holdfast.open(url) as store:
@@ -176,7 +176,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
             found = {each.id: store.get(thread, each.id).state for each in store.log(thread)}
             assert found == {id: expected[id] for id in found}
             counts.add(len(found))
-        assert counts <= {5, 40}
+        assert counts == {5, 40}
         report = store.prune(keep_last=5)  # no lease was left behind
         assert not report.problems
     assert kit.run("prune", "--all", "--keep-last", "5", "--yes", store=url).code == 0

@@ -89,22 +89,25 @@ def test_a_file_that_does_not_open_is_salvaged(hf: Run, url: str, tmp_path: Path
 def test_interrupted_in_the_middle(tmp_path: Path) -> None:
     url, copy = f"sqlite:///{tmp_path}/many.db", f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(url) as store:
-        for number in range(40):
+        for number in range(8):
             with store.transaction() as together:
                 for n in range(30):
                     together.put(f"t{number:02}", {"n": n, "list": list(range(n))}, id=f"{n:02}")
         store.copy_to(copy)
         truth = {each.thread: store.get(each.thread).state for each in store.threads()}
-        for number in range(40):
+        for number in range(8):
             run(store.engine.ground.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
-    with kit.in_terminal("repair", "--from", copy, "--yes", "--store", url) as terminal:
-        terminal.expect("t05")
+    mending = "holdfast.upkeep.repair:_Run._thread"
+    with kit.halted("repair", "--from", copy, "--yes", "--store", url, after=3, at=mending) as terminal:
+        terminal.expect("halted")
         terminal.send("\x03")
         assert terminal.wait() == 130
     with holdfast.open(url) as store:
-        assert all(store.get(thread, "29").state == state for thread, state in truth.items())
+        assert store.verify().damaged == sorted(truth)[3:]
     assert kit.run("repair", "--from", copy, "--yes", store=url).code == 0
     assert kit.run("verify", "--level", "decode", store=url).code == 0
+    with holdfast.open(url) as store:
+        assert {each.thread: store.get(each.thread).state for each in store.threads()} == truth
 
 
 @pytest.mark.parametrize("damage", ["beginning", "cut", "text"])

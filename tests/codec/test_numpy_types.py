@@ -168,10 +168,10 @@ def test_equal_arrays_give_equal_bytes_whatever_lies_in_their_gaps() -> None:
 
 
 def test_arrays_of_nothing_take_no_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     back = codec.unpack(codec.pack(np.ndarray((10**12,), "V0")))
     assert back.shape == (10**12,)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_strings_of_no_length_keep_their_dtype() -> None:
@@ -371,7 +371,7 @@ FORGED: list[tuple[Tag, list[Any]]] = [
 @pytest.mark.parametrize(("tag", "parts"), FORGED, ids=repr)
 def test_forged_values_are_refused_without_memory(tag: Tag, parts: list[Any]) -> None:
     data = forged(tag, *parts)
-    started = time.perf_counter()
+    started = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(Corrupt):
@@ -379,7 +379,7 @@ def test_forged_values_are_refused_without_memory(tag: Tag, parts: list[Any]) ->
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_the_forgeries_differ_from_the_real_thing_in_one_point_only() -> None:

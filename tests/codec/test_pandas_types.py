@@ -507,7 +507,7 @@ def test_forged_values_are_refused_without_memory(parts: tuple[Any, ...]) -> Non
     data = forged(*parts)
     with pytest.raises(Corrupt):  # once before, so that what pandas loads late does not count
         codec.unpack(data)
-    started = time.perf_counter()
+    started = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(Corrupt):
@@ -515,7 +515,7 @@ def test_forged_values_are_refused_without_memory(parts: tuple[Any, ...]) -> Non
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_endless_levels_are_refused_on_both_sides() -> None:

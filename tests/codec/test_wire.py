@@ -20,18 +20,19 @@ plain = st.recursive(
         lambda v: not isinstance(v, str) or v.encode("utf-8", "replace").decode() == v
     )
     | st.builds(Ext, st.integers(1, 100), st.binary()),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+    max_leaves=20,
 )
 
 
-@given(st.lists(plain))
+@given(st.lists(plain, max_size=20))
 def test_lists_are_cut_and_joined(items: list[Any]) -> None:
     parts = wire.split_array(encode(items))
     assert parts == [encode(item) for item in items]
     assert wire.join_array(parts) == encode(items)
 
 
-@given(st.dictionaries(st.text(), plain))
+@given(st.dictionaries(st.text(), plain, max_size=20))
 def test_dicts_are_cut_and_joined(entries: dict[str, Any]) -> None:
     parts = wire.split_map(encode(entries))
     assert parts == [(encode(key), encode(value)) for key, value in entries.items()]

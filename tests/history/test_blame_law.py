@@ -65,7 +65,7 @@ def packed(value: Any) -> bytes:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(SIZES), st.integers(1, 7), st.integers(2, 30))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_messages(seed: int, size: int, fold_every: int, steps: int) -> None:
     store = new_store(fold_every)
     states = conversation(seed, steps, size)
@@ -88,7 +88,7 @@ def test_messages(seed: int, size: int, fold_every: int, steps: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(SIZES), st.integers(1, 7), st.integers(2, 30))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_entries_and_channels(seed: int, size: int, fold_every: int, steps: int) -> None:
     store = new_store(fold_every)
     states = conversation(seed, steps, size)

@@ -262,7 +262,7 @@ def way(branches: list[Branch], place: Place) -> list[Place]:
     return (way(branches, base) if base.seq >= 0 else []) + steps
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(layouts(), st.data())
 def test_layouts(found: tuple[list[Branch], list[int]], data: st.DataObject) -> None:
     branches, lengths = found

@@ -19,7 +19,7 @@ EDGES = list(zip([START, *NODES], NODES, strict=False))
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"), [*((kind, seed) for kind in HOLDFAST for seed in (1, 2, 3)), *((kind, 4) for kind in OTHERS)]
+    ("kind", "seed"), [*((kind, seed) for kind in HOLDFAST for seed in (1, 2)), *((kind, 4) for kind in OTHERS)]
 )
 def test_a_cancelled_run_goes_on(kind: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -28,7 +28,7 @@ def test_a_cancelled_run_goes_on(kind: str, seed: int, tmp_path: Path) -> None:
         async with holdfast_saver(kind, tmp_path) as saver:
             graph = Session(saver, asynchronous=True).graph(Log, {name: says(name) for name in NODES}, EDGES)
             cancelled = 0
-            for _ in range(40 if kind in OTHERS else 200):
+            for _ in range(25 if kind in OTHERS else 100):
                 begun = await saver.aget_tuple(on("t"))
                 running = asyncio.create_task(graph.ainvoke(None if begun else {"log": ["in"]}, on("t")))
                 if kind in OTHERS:
@@ -40,6 +40,9 @@ def test_a_cancelled_run_goes_on(kind: str, seed: int, tmp_path: Path) -> None:
                     await running
                 except asyncio.CancelledError:
                     cancelled += 1
+                    # LangGraph leaves tasks behind that go on saving, if it is cancelled while it waits for them.
+                    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+                        await asyncio.wait(left)
                     await check(graph)
                 else:
                     break

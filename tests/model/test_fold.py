@@ -79,7 +79,7 @@ class Line:
 
 
 @given(histories(), st.sets(st.integers(0, 6)))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_folding_at_any_point_changes_no_state(history: list[dict[str, Any]], folds: set[int]) -> None:
     line = Line()
     before: PackedMap = {}

@@ -106,7 +106,7 @@ def test_64_tasks(url: str) -> None:
         async with holdfast.aopen(url) as store:
 
             async def agent(n: int) -> None:
-                for m in range(6):
+                for m in range(3):
                     state = {"n": n, "items": list(range(m))}
                     saved = await store.put(f"agent {n}", state)
                     found = await store.get(f"agent {n}")
@@ -116,10 +116,10 @@ def test_64_tasks(url: str) -> None:
             await asyncio.gather(*(agent(n) for n in range(64)))
             assert (await store.stats()).threads == 65
             shared = await store.log("shared")
-            assert len(shared) == 64 * 6
+            assert len(shared) == 64 * 3
             states = [(await store.get("shared", each.id)).state for each in shared]
             assert sorted((state["by"], state["m"]) for state in states) == [
-                (n, m) for n in range(64) for m in range(6)
+                (n, m) for n in range(64) for m in range(3)
             ]
 
     run(go())

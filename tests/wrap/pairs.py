@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,31 @@ def contents_at(url: str) -> dict[str, list[Row]]:
         run(backend.close())
 
 
-def settled(store: Backend, seconds: float = 20) -> dict[str, int | float | str]:
+def settled(store: Backend, seconds: float = 120) -> dict[str, int | float | str]:
     """The status once nothing waits to be copied any more."""
     deadline = time.monotonic() + seconds
     while (found := run(store.status()))["lag_batches"]:
         assert time.monotonic() < deadline, found
         time.sleep(0.01)
     return found
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait for something that must come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Clock:
+    """Stands for the module `time` in a module under test: time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def sqlite(folder: Path, name: str = "store") -> str:

@@ -31,7 +31,7 @@ from holdfast.backends.wrap.urls import compose
 from holdfast.engine.drivers import arun
 from holdfast.errors import Config, Corrupt, Invalid, TooLarge, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import row_of, step
-from tests.wrap.pairs import contents, contents_at, files, opened, pair_url, paired, settled
+from tests.wrap.pairs import contents, contents_at, files, opened, pair_url, paired, settled, until
 
 
 def down() -> Transient:
@@ -68,10 +68,11 @@ def test_it_is_acknowledged_before_it_is_copied_and_the_lag_is_told() -> None:
     for n in range(10):
         assert run(store.apply([Create(STEPS, step(n, body=bytes(100)))])) is None
     time.sleep(0.1)
+    until(lambda: run(store.status())["trouble"])
     found = run(store.status())
     assert found["lag_batches"] == 10
     assert int(found["lag_bytes"]) >= 1000
-    assert 0.1 <= float(found["lag_seconds"]) < 10
+    assert 0.1 <= float(found["lag_seconds"]) < 120
     assert "is down" in str(found["trouble"])
     assert run(store.read([Scan(STEPS, ())]))[0] == [step(n, body=bytes(100)) for n in range(10)]
     remote.plan.clear()
@@ -167,7 +168,7 @@ def test_the_journal_is_trimmed() -> None:
     for n in range(1000):
         assert run(store.apply([Create(STEPS, step(n))])) is None
     settled(store)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while journal_rows(store) > 1:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -197,9 +198,7 @@ def test_what_is_left_at_closing_is_sent_after_opening_again(tmp_path: Path, cap
     with caplog.at_level(logging.WARNING, logger="holdfast.copies"):
         for n in range(5):
             assert run(cut_off.apply([Create(STEPS, step(n))])) is None
-        began = time.monotonic()
         run(cut_off.close())
-    assert time.monotonic() - began < 3
     assert "before everything was copied" in caplog.text
     assert contents_at(remote)["steps"] == []
     store = opened(pair_url(tmp_path))
@@ -238,7 +237,7 @@ def test_a_remote_that_failed_is_opened_anew(tmp_path: Path) -> None:
     (tmp_path / "remote.db").mkdir()
     for n in range(1, 6):
         assert run(store.apply([Create(STEPS, step(n))])) is None
-        time.sleep(0.02)
+    until(lambda: "cannot be opened" in str(run(store.status())["trouble"]))
     found = run(store.status())
     assert (found["lag_batches"], "cannot be opened" in str(found["trouble"])) == (5, True)
     (tmp_path / "remote.db").rmdir()
@@ -283,9 +282,10 @@ def test_a_copy_that_was_not_finished_is_finished(tmp_path: Path) -> None:
     plain = opened(local)
     rows = [step(n, body=bytes(10)) for n in range(300)]
     assert run(plain.apply([Create(STEPS, row) for row in rows])) is None
-    store = paired(plain, Faults(opened(remote), [Fault("apply", 3, down, times=10_000)]), drain=0.1)
+    faults = Faults(opened(remote), [Fault("apply", 3, down, times=10_000)])
+    store = paired(plain, faults, drain=0.1)
     assert run(store.apply([Delete(STEPS, rows[0].key)])) is None
-    time.sleep(0.1)
+    until(lambda: faults.applies >= 3)
     run(store.close())
     assert 0 < len(contents_at(remote)["steps"]) < 300
     again = opened(pair_url(tmp_path))
@@ -437,7 +437,7 @@ def test_a_damaged_journal_is_not_copied() -> None:
     with pytest.raises(Corrupt, match="row 1 of the journal"):
         list(journal.entries([row._replace(body=row.body[:-1] + b"?")], "here"))
     remote.plan.clear()
-    time.sleep(0.3)
+    until(lambda: "row 1 of the journal" in str(run(store.status())["trouble"]))
     assert "row 1 of the journal" in str(run(store.status())["trouble"])
     assert contents(remote)["steps"] == []
     run(store.close())
@@ -462,7 +462,7 @@ if not child:
 assert os.waitpid(child, 0)[1] == 0
 run(store.close())
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, pair_url(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, pair_url(tmp_path)], check=True, timeout=300)
     local, remote = files(tmp_path)
     assert len(contents_at(remote)["steps"]) == 3
     assert contents_at(remote) == contents_at(local)

@@ -281,7 +281,10 @@ def test_writers_readers_movers_and_sweepers_at_once(tmp_path: Path) -> None:
 
     threads = [guarded(write), guarded(read), guarded(read)]
     threads += [guarded(lambda: run(stores[2].tidy())), guarded(lambda: run(stores[1].tidy()))]
-    time.sleep(3)
+    deadline = time.monotonic() + 60
+    while (sum(written) <= 40 or not sum(int(run(store.status())["moved"]) for store in stores)) and not failures:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     stop.set()
     for thread in threads:
         thread.join()

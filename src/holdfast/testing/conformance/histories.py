@@ -108,9 +108,16 @@ def _each_key_once(changes: list[Change]) -> list[Change]:
 class Histories(Suite):
     """Random batches and queries over few keys."""
 
+    histories: int | None = None
+    """How many histories are tried; None is as many as hypothesis is set to. Fewer do for a store that is slow."""
+
     def test_a_backend_answers_as_the_model_does(self, plain: Driven) -> None:
         # The decorated function is inside: it is then this test's own, whichever class inherits the test.
-        @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        @settings(
+            deadline=None,
+            max_examples=self.histories or settings.default.max_examples,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        )
         @given(HISTORIES)
         def follow(drawn: tuple[Pool, list[Any]]) -> None:
             assert plain.apply(*(Delete(space, ()) for space in SPACES)) is None
