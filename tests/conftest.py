@@ -1,6 +1,7 @@
 """Settings for the whole test suite."""
 
 import os
+import pkgutil
 import signal
 import sys
 
@@ -26,6 +27,32 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 # A shell starts what runs in the background with interrupts ignored, and every process of a test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+STORES = ("sqlite", "file", "postgres", "pgbouncer", "redis", "mongodb", "s3")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Do not measure again what the same test has run already, on the store in memory.
+
+    Measuring more than doubles the time that a test takes. Every store has tests of its own, which are measured.
+    """
+    there = {item.nodeid for item in items}
+    for item in items:
+        name, _, case = item.nodeid.partition("[")
+        if any(f"{name}[{case.replace(store, 'memory')}" in there for store in STORES if store in case):
+            item.add_marker(pytest.mark.no_cover)
+    if config.pluginmanager.hasplugin("_cov"):
+        _load_all()
+
+
+def _load_all() -> None:
+    """Load every module: one that is loaded first by a test that is not measured would look as if it never was."""
+    import holdfast
+
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if not module.name.endswith("__main__"):
+            pkgutil.resolve_name(module.name)
 
 
 def pytest_unconfigure() -> None:

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from holdfast.errors import Conflict as Conflict
     from holdfast.errors import Corrupt as Corrupt
     from holdfast.errors import Denied as Denied
+    from holdfast.errors import HandlerFailed as HandlerFailed
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.errors import Invalid as Invalid
     from holdfast.errors import NotFound as NotFound
     from holdfast.errors import Transient as Transient
+    from holdfast.errors import Unanswered as Unanswered
     from holdfast.errors import Unavailable as Unavailable
     from holdfast.errors import Uncertain as Uncertain
     from holdfast.errors import Unsupported as Unsupported
@@ -76,10 +78,12 @@ _ERRORS = (
     "Conflict",
     "Corrupt",
     "Denied",
+    "HandlerFailed",
     "HoldfastError",
     "Invalid",
     "NotFound",
     "Transient",
+    "Unanswered",
     "Unavailable",
     "Uncertain",
     "Unsupported",

@@ -165,6 +165,7 @@ FINER = {
     "no-store-named": Config,
     "under-way": Conflict,
     "lease-lost": Conflict,
+    "version-mismatch": Conflict,
     "session-ended": Denied,
     "grant-revoked": Denied,
     "grant-expired": Denied,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.history.changes import Diff
     from holdfast.history.merging import Resolve
     from holdfast.history.search import Page
-    from holdfast.hooks.face import AsyncHooks, Hooks
     from holdfast.upkeep.exporting import Exported
     from holdfast.upkeep.heads import Heads
     from holdfast.upkeep.importing import Imported
@@ -581,13 +580,6 @@ class Operations(Basics):
 class Store(Sync, Operations):
     """A store whose operations return when they are done. Safe to use from many threads at a time."""
 
-    @property
-    def hooks(self) -> Hooks:
-        """The hooks of the store: functions called before and after changes."""
-        from holdfast.hooks.face import Hooks
-
-        return Hooks(self.engine, self.tenant)
-
     def __enter__(self) -> Self:
         return self
 
@@ -597,13 +589,6 @@ class Store(Sync, Operations):
 
 class AsyncStore(Async, Operations):
     """A store whose operations are awaited."""
-
-    @property
-    def hooks(self) -> AsyncHooks:
-        """The hooks of the store: functions called before and after changes."""
-        from holdfast.hooks.face import AsyncHooks
-
-        return AsyncHooks(self.engine, self.tenant)
 
     async def __aenter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from holdfast.testing.conformance import Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 
 
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestWrapperConforms(SyncConformance):
     """All wrappers at once, none of which should be noticed."""
 

@@ -44,6 +44,7 @@ class TestSeaweedFS(SyncConformance):
         return Stores(*place())
 
 
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestMoto(Reads, Writes):
     """Another server of the same protocol, for what is about one process."""
 

@@ -16,6 +16,7 @@ class TestConformance(SyncConformance):
         return Stores(emptied())
 
 
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestThroughPgBouncer(SyncConformance):
     histories = 20
 

@@ -55,6 +55,7 @@ def installed() -> Installed:
 
 if shutil.which("redis-server") is not None:
 
+    @pytest.mark.no_cover  # that of another version was measured
     class TestInstalledRedis(SyncConformance):
         histories = 20
 

@@ -175,26 +175,45 @@ def test_every_command_takes_the_shared_options(name: str) -> None:
     assert {option.name for option in shared_options()} == SHARED_NAMES
 
 
+def meant(words: list[str]) -> click.Command:
+    """The command that words run."""
+    found: click.Command = cli
+    left = list(words)
+    while isinstance(found, click.Group) and left and not left[0].startswith("-"):
+        context = click.Context(found)
+        _, inner, left = found.resolve_command(context, left)
+        assert inner is not None
+        found = inner
+    return found
+
+
 def examples(name: str) -> list[list[str]]:
     """What a command's help shows that can be typed, as words."""
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
     shown = re.findall(
-        r"^(?:\w+: +)?(holdfast .*)|`(holdfast [^`]*)`", inspect.cleandoc(found.help or ""), re.MULTILINE
+        r"^(?:\w+: +|.* \| )?(holdfast .*)|`(holdfast [^`]*)`",
+        inspect.cleandoc(meant(name.split()).help or ""),
+        re.MULTILINE,
     )
     return [shlex.split(re.split(r"\s{2,}|\s[|&>]", line or quoted)[0]) for line, quoted in shown]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "version"])
+INNER = [
+    f"{name} {inner}"
+    for name in ("state", "session", "grant", "audit")
+    if isinstance(group_ := cli.get_command(click.Context(cli), name), click.Group)
+    for inner in group_.list_commands(click.Context(group_))
+]
+
+
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name != "version"), *INNER])
 def test_help_teaches_with_examples_that_can_be_typed(name: str) -> None:
-    own = [words[2:] for words in examples(name) if words[1] == name]
+    own = [words[1:] for words in examples(name) if words[1 : 1 + len(name.split())] == name.split()]
     assert own
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
-    known = {option for each in found.params for option in each.opts}
     for words in own:
+        known = {option for each in meant(words).params for option in each.opts}
         given = [word.partition("=")[0] for word in words if re.match(r"-[^\d]", word)]
         assert known.issuperset(given)
+        assert "--json" in known
 
 
 def test_arguments_are_no_options(hf: Hf) -> None:

@@ -55,7 +55,7 @@ def test_hook_is_told_everything(inline: bool) -> None:
         ("state.patch", "agent:a/step:s", "k", {"a": 1, "b": 2}, {"a": 1}, 1, 0, "", "", "c1", "e1"),
         ("state.delete", "agent:a/step:s", "k", holdfast.MISSING, {"a": 1, "b": 2}, 2, 0, "", "", "c1", "e1"),
     ]
-    assert repr(Call) and "state.set" in repr(_call_of(held))
+    assert repr(_call_of(held)) == "<Call state.set global x>"
     held.close()
 
 
@@ -147,13 +147,18 @@ def test_veto_refuses_and_leaves_nothing_but_a_row_that_tells_so() -> None:
 def test_veto_of_one_key_undoes_a_transaction_over_scopes_and_threads() -> None:
     held = store()
     held.hooks.before("state.set", scope="agent:b")(_refuse)
-    with pytest.raises(Veto), held.transaction() as together:
-        together.put("thread", {"a": 1})
-        together.state(agent="a").set("x", 1)
-        together.state(agent="b").set("y", 1)
+    together = held.transaction()
+    with pytest.raises(Veto), together:
+        _fill(together)
     assert held.threads() == []
     assert dict(held.state(agent="a")) == {}
     held.close()
+
+
+def _fill(together: Any) -> None:
+    together.put("thread", {"a": 1})
+    together.state(agent="a").set("x", 1)
+    together.state(agent="b").set("y", 1)
 
 
 def _refuse(call: Call) -> None:
@@ -224,7 +229,7 @@ def test_hook_that_fails_closed_refuses(name: str, kind: str) -> None:
     assert caught.value.code == "hook-failed"
     assert caught.value.__cause__ is not None
     assert _get(held, "k") is None
-    assert "hunter-two" not in repr([row for row in events(held)])
+    assert "hunter-two" not in repr(events(held))
     _close(held)
 
 
@@ -232,13 +237,13 @@ def test_hook_that_fails_closed_refuses(name: str, kind: str) -> None:
 def test_async_hook_changes_and_refuses(kind: str) -> None:
     held: Any = store() if kind == "sync" else async_store()
 
-    @held.hooks.before("state.set")
     async def think(call: Call) -> Any:
         await asyncio.sleep(0)
         if call.key == "no":
             raise Veto("no")
         return call.value + 1
 
+    held.hooks.before("state.set")(think)
     _set(held, "k", 1)
     assert _get(held, "k") == 2
     with pytest.raises(Veto):

@@ -120,7 +120,9 @@ def test_json_schema_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == "not-installed"
 
 
-@pytest.mark.parametrize("fields", [{"ticket": "T-1"}, lambda call: {"ticket": f"T-{call.value}"}], ids=["same", "made"])
+@pytest.mark.parametrize(
+    "fields", [{"ticket": "T-1"}, lambda call: {"ticket": f"T-{call.value}"}], ids=["same", "made"]
+)
 def test_audit_adds_fields_to_the_row_of_the_change(fields: Any) -> None:
     held = store()
     held.hooks.add(Audit(fields), "state.*")

@@ -144,6 +144,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "clear": lambda _, act: _state(act).clear(),
         "copy_to": lambda _, act: _state(act).copy_to(_mine(act)),
         "delete": lambda _, act: _state(act).delete(KEY),
+        "diff": lambda _, act: _state(act).diff(0),
         "expire": lambda _, act: _state(act).expire(KEY, 1),
         "get": lambda _, act: _state(act).get(KEY),
         "get_at": lambda _, act: _state(act).get_at(KEY, 1),
@@ -231,6 +232,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "pending": lambda _, act: _requests(act).pending(),
         "serve": lambda _, act: _requests(act).serve(lambda _: "taken", timeout=0, limit=1),
         "take": lambda _, act: _requests(act).take(),
+        "trim": lambda _, act: _requests(act).trim(keep=1),
         "wait": lambda world, act: _requests(act).wait(world.asked, timeout=0.1),
     },
     "pipeline": {
@@ -245,6 +247,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "results": lambda _, act: _pipeline(act).results(),
         "stats": lambda _, act: _pipeline(act).stats(),
         "take": lambda _, act: _pipeline(act).take("one"),
+        "trim": lambda _, act: _pipeline(act).trim(keep=1),
         "work": lambda _, act: _pipeline(act).work("one", lambda item: item, timeout=0, limit=1),
     },
     "document": {
@@ -288,6 +291,7 @@ PROBES: dict[str, dict[str, Probe]] = {
 
 QUIET: dict[str, dict[str, Probe]] = {
     "acting": {
+        "scopes": lambda _, act: act.scopes(),
         "grants": lambda _, act: act.grants(dead=True),
         "granted": lambda _, act: act.granted(dead=True),
     },

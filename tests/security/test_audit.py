@@ -123,6 +123,17 @@ def steps(store: Store) -> int:
     return len(run(store.engine.lines.history(Line("", AUDIT))))
 
 
+def test_it_tells_where_things_are_that_are_no_scope(store: Store) -> None:
+    store.access.join("editors", "agent:a")
+    store.topic("news", agent="a").publish(1)
+    store.sessions.start("s1")
+    found = {(row.scope, row.action) for row in store.audit()}
+    assert ("access", "join") in found
+    assert ("sessions", "start") in found
+    assert any(scope.startswith("agent:a/topic:news") for scope, _ in found)
+    assert store.audit_verify().ok
+
+
 # Reads ------------------------------------------------------------------------------------------------------------
 
 

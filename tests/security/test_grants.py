@@ -336,8 +336,9 @@ class _Kind(str):
         Scope((Part("agent", _Kind("a")),)),
         Scope((("agent", "a"),)),  # type: ignore[arg-type]
         Scope([Part("agent", "a")]),  # type: ignore[arg-type]
+        5,
     ],
-    ids=["liar", "equal to all", "plain tuples", "list"],
+    ids=["liar", "equal to all", "plain tuples", "list", "number"],
 )
 def test_what_only_looks_like_a_scope_is_none(store: Store, scope: Scope) -> None:
     acting = writer(store)
@@ -346,9 +347,9 @@ def test_what_only_looks_like_a_scope_is_none(store: Store, scope: Scope) -> Non
     state = acting.state(agent="b")
     state["plan"] = 8
     state.scope = scope
-    with pytest.raises((Invalid, Denied, TypeError)):
+    with pytest.raises((Invalid, Denied, TypeError, AttributeError)):
         state["plan"] = 9
-    with pytest.raises((Invalid, Denied, TypeError)):
+    with pytest.raises((Invalid, Denied, TypeError, AttributeError)):
         acting.state(agent="b").copy_to(state, overwrite=True)
     assert store.state(agent="a")["plan"] == 1
 

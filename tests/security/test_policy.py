@@ -158,6 +158,18 @@ def test_roles_give_and_take_in_the_mode_strict(store: Store) -> None:
         store.access.define_role("x", "allow all")  # type: ignore[arg-type]
 
 
+def test_keys_may_be_allowed_by_different_rights(store: Store) -> None:
+    store.access.define_role("planner", Policy().allow("both", "agent:a", keys="plan"))
+    store.access.assign("planner", "agent:x")
+    store.access.grant("agent:x", "write", "agent:a", keys="notes")
+    state = store.acting_as(agent="x").state(agent="a")
+    state.batch({"plan": 1, "notes": 2})
+    with pytest.raises(Denied):
+        state.batch({"plan": 1, "notes": 2, "other": 3})
+    assert store.state(agent="a")["notes"] == 2
+    assert "other" not in store.state(agent="a")
+
+
 def test_a_group_has_what_is_granted_to_it_while_one_is_in_it(store: Store) -> None:
     state = store.acting_as(agent="x").state(agent="a")
     store.access.grant("group:a/b", "read", "agent:a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import unicodedata
 
@@ -130,6 +131,16 @@ def test_look_alikes_and_other_forms(store: Store) -> None:
     state = store.state(agent="a")
     state["caf\u00e9"] = 1
     assert state["cafe\u0301"] == 1
+    assert state.list_keys("cafe\u0301") == state.list_keys(pattern="cafe\u0301*") == ["caf\u00e9"]
+    assert state.list_keys(after="cafe\u0301") == []
+    assert [change.value for change in state.watch("cafe\u0301", cursor="").poll()] == [1]
+    for wrong in (5, "\ud800"):
+        with pytest.raises(Invalid):
+            state.list_keys(wrong)  # type: ignore[arg-type]
+        with pytest.raises(Invalid):
+            state.list_items(pattern=wrong)  # type: ignore[arg-type]
+        with pytest.raises(Invalid):
+            state.watch(wrong)  # type: ignore[arg-type]
     state["а"] = "cyrillic"
     state["a"] = "latin"
     assert (state["а"], state["a"], len(state)) == ("cyrillic", "latin", 3)
@@ -153,3 +164,11 @@ def test_checking_takes_less_than_100_microseconds() -> None:
             names.pack_key(check_key(key + str(turn)))
         best = min(best, (time.perf_counter() - began) / len(keys))
     assert best < 100e-6
+
+
+def test_every_character_that_is_not_text_is_refused() -> None:
+    """Controls, halves of surrogate pairs, ends of lines and paragraphs, by Unicode's own categories."""
+    for number in range(sys.maxunicode + 1):
+        char = chr(number)
+        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
+            assert not is_key(f"a{char}b"), hex(number)

@@ -175,6 +175,9 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
         file.seek(0)
         with pytest.raises(Invalid, match="names that start with ␞"):
             other.import_(file, threads=["chat"], as_thread="␞agent:x")
+        file.seek(0)
+        with pytest.raises(Invalid, match="its own name"):
+            other.import_(file, threads=[LINE], as_thread="chat")
 
 
 def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from holdfast import MISSING
 from holdfast.errors import Conflict, NotFound
 from holdfast.state import writing
 from holdfast.state.scoped import State
@@ -51,6 +52,7 @@ class Machine(RuleBasedStateMachine):
                 for scope in SCOPES:
                     self.check_now(scope)
                     self.check_history(scope)
+                    self.check_watch(scope)
             finally:
                 self.place.close()
 
@@ -242,6 +244,22 @@ class Machine(RuleBasedStateMachine):
         line = self.model.line(scope)
         told = [Happened(past.key, past.action != "delete", past.before, past.version) for past in every]
         assert sorted(told) == sorted(each for step in line.changes for each in step)
+
+    def check_watch(self, scope: str) -> None:
+        """A watch tells of the same from the start, with the values that the keys had then."""
+        watch, seen, line = self.state(scope).watch(cursor=""), [], self.model.line(scope)
+        while found := watch.poll():
+            seen += found
+        expected = [
+            (each.key, each.before, each.version, line.states[number][each.key].value if each.there else MISSING)
+            for number, step in enumerate(line.changes)
+            for each in step
+            if each.there or each.key in line.states[number - 1]
+        ]
+        assert len(seen) == len(expected)
+        for change, (key, before, version, value) in zip(seen, expected, strict=True):
+            assert (change.key, change.before, change.version) == (key, before, version)
+            assert change.value is value if value is MISSING else identical(change.value, value)
 
     @rule()
     def verify(self) -> None:

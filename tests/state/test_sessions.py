@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from holdfast.backends.port import Get, Put, Row, Scan
-from holdfast.backends.spaces import LINES, LINKS, REFS, SPACES, STEPS
+from holdfast.backends.spaces import LINES, LINKS, SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.engine.records import Line, Point
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.model.scopes import MARK
 from holdfast.state import session_ends
 from holdfast.state.lapsing import lapse
-from holdfast.state.session_records import LAPSE
+from holdfast.state.session_records import LAPSE, Records
 from holdfast.store import Store
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
@@ -85,7 +85,7 @@ def test_delete_removes_the_state_its_history_and_all_inside(store: Store) -> No
     assert (session.status, session.reason, session.ended) == ("ended", "done", session.started)
     assert dict(session.state) == dict(store.state(user="u", session="s1", workflow="w")) == {}
     assert session.state.history() == []
-    assert rows_of(store, f"{MARK}user:u/session:s1") == {"lines": 1, "refs": 1}
+    assert rows_of(store, f"{MARK}user:u/session:s1") == {"lines": 1, "links": 1}
     assert rows_of(store, f"{MARK}user:u/session:s1/workflow:w") == {}
     assert dict(store.state(user="u", session="s10")) == {"c": 3}
     with pytest.raises(NotFound, match="deleted when it ended"):
@@ -240,7 +240,7 @@ def test_only_lapses_and_nothing_else_left(store: Store, clock: Clock) -> None:
 
 def test_records_and_archives_go_after_their_retention(store: Store, clock: Clock) -> None:
     for on_end in ("delete", "archive", "keep"):
-        with store.sessions.start(on_end, on_end=on_end, retention=timedelta(days=2)) as session:  # type: ignore[arg-type]
+        with store.sessions.start(on_end, on_end=on_end, retention=timedelta(days=2)) as session:
             session.state["k"] = 1
     clock.now += DAY
     assert store.sessions.collect() == (0, 0, 0, 0)
@@ -326,7 +326,7 @@ def test_wrong_use_is_said(store: Store) -> None:
     store.sessions.start("s")
     with pytest.raises(Invalid, match="not for its user to say"):
         store.sessions.end("s", "expired")
-    assert run(store.engine.ground.backend.read([Get(REFS, [("", f"{MARK}session:s", "ended", "", "")])])) == [[]]
+    assert run(store.engine.ground.backend.read([Scan(LINKS, ("", f"{MARK}session:s"))])) == [[]]
     assert run(store.engine.ground.backend.read([Get(LINES, [("", f"{MARK}session:s")])])) == [[]]
 
 
@@ -369,3 +369,84 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
     assert store.sessions.archived("archive", "session:archive/agent:late") == {"k": 2}
     assert store.sessions.resume("archive").state["k"] == 1
     assert store.state(session="archive", agent="late")["k"] == 2
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, store: Store, what: Any, times: int = 1) -> None:
+    """Have others do something right after a record was read; the first so many times."""
+    get, left = Records.get, [times, True]
+
+    async def interfered(self: Records, id: str) -> Any:
+        record = await get(self, id)
+        if left[0] and left[1]:
+            left[:] = [left[0] - 1, False]
+            what()
+            left[1] = True
+        return record
+
+    monkeypatch.setattr(Records, "get", interfered)
+
+
+@pytest.mark.parametrize("action", ["update", "end", "delete", "resume"])
+def test_who_is_interrupted_by_others_goes_on_with_what_they_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    store.sessions.start("s1", on_end="archive").state["k"] = 1
+    if action == "resume":
+        store.sessions.end("s1")
+    given = ({"mine": 1},) if action == "update" else ()
+    with monkeypatch.context() as patched:
+        # The first read is that of whoever asks whether it may be done.
+        meanwhile(patched, store, lambda: store.sessions.update("s1", {"other": 1}), times=2)
+        getattr(store.sessions, action)("s1", *given)
+    if action == "delete":
+        assert store.sessions.list() == []
+        return
+    session = store.sessions.get("s1")
+    assert session.metadata == {"other": 1, **(given[0] if given else {})}
+    assert session.status == ("archived" if action == "end" else "active")
+    assert dict(session.state) == ({} if action == "end" else {"k": 1})
+    with monkeypatch.context() as patched:
+        if action == "resume":
+            store.sessions.end("s1")
+        number = iter(range(1000))
+        meanwhile(patched, store, lambda: store.sessions.update("s1", {"n": next(number)}), times=1000)
+        with pytest.raises(Conflict, match="changed 100 times"):
+            getattr(store.sessions, action if action != "end" else "delete")("s1", *given)
+
+
+def test_a_session_that_ends_while_it_is_resumed_is_restored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.sessions.start("s1", on_end="archive").state["k"] = 1
+    with monkeypatch.context() as patched:
+        meanwhile(patched, store, lambda: store.sessions.end("s1"), times=2)
+        session = store.sessions.resume("s1")
+    assert (session.status, dict(session.state)) == ("active", {"k": 1})
+
+
+def test_two_who_collect_do_it_once(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    for on_end in ("delete", "archive", "keep"):
+        store.sessions.start(on_end, idle=60, on_end=on_end, retention=60).state["k"] = 1
+    for counts in ((3, 0), (0, 2)):
+        clock.now += HOUR
+        found: list[Any] = []
+        with monkeypatch.context() as patched:
+            meanwhile(patched, store, lambda found=found: found.append(store.sessions.collect()))
+            found.append(store.sessions.collect())
+        assert (sum(each.ended for each in found), sum(each.forgotten for each in found)) == counts
+    assert ids(store.sessions.list()) == ["keep"]
+    assert store.sessions.get("keep").on_end == "keep"
+
+
+def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
+    for on_end in ("delete", "archive", "keep"):
+        with store.sessions.start(on_end, on_end=on_end) as session:
+            session.state["k"] = 1
+            store.state(session=on_end, agent="x")["b"] = 2
+    store.prune(keep_last=1)
+    copy = timed(Clock())
+    assert store.copy_to(copy).changing == ()
+    for on_end in ("delete", "archive", "keep"):
+        for scope in (copy.state(session=on_end), copy.state(session=on_end, agent="x")):
+            with pytest.raises(Denied):
+                scope["k"] = 3
+    assert dict(copy.sessions.resume("archive").state) == {"k": 1}
+    assert copy.state(session="archive", agent="x")["b"] == 2

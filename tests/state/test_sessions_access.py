@@ -99,9 +99,10 @@ def test_read_only_and_granted(store: Store) -> None:
     reader = store.acting_as(user="alice", mode="read-only")
     store.sessions.start("s1", user="alice")
     assert reader.sessions.get("s1").user == "alice"
-    for attempt in (lambda: reader.sessions.start("s2", user="alice"), lambda: reader.sessions.end("s1")):
-        with pytest.raises(Denied):
-            attempt()
+    with pytest.raises(Denied):
+        reader.sessions.start("s2", user="alice")
+    with pytest.raises(Denied):
+        reader.sessions.end("s1")
     helper = store.acting_as(agent="helper")
     grant = store.access.grant("agent:helper", "both", "user:alice/session:s1")
     helper.sessions.update("s1", {"by": "helper"})

@@ -82,7 +82,8 @@ def test_live_sessions_are_left_alone(tmp_path: Path) -> None:
             for worker, counts in done.items():
                 key = f"count/{worker}"
                 states = store.state(session=id), store.state(session=id, agent=worker)
-                assert sum(state.get(key, 0) for state in states) == counts[id]
+                told = {name: [step.kind for step in steps] for name, steps in lines.items()}
+                assert sum(state.get(key, 0) for state in states) == counts[id], (id, worker, told)
         assert lasted == ends
         assert not store.verify().damaged
 
@@ -95,7 +96,7 @@ def test_power_cuts_while_sessions_are_collected() -> None:
         clock = Clock()
         store = store_on(opened, clock=clock)
         for on_end in ("delete", "archive", "keep"):
-            session = store.sessions.start(on_end, idle=60, on_end=on_end, retention=60)  # type: ignore[arg-type]
+            session = store.sessions.start(on_end, idle=60, on_end=on_end, retention=60)
             session.state.batch(kept)
             store.state(session=on_end, agent="x")["b"] = 2
         store.sessions.start("alive", idle=10**6).state.batch(kept)

@@ -169,7 +169,7 @@ def test_transact_begins_anew(store: Store) -> None:
 
     def never(together: Any) -> None:
         together.state(agent="a")["n"] += 1
-        a["n"] = "changed meanwhile"
+        a["n"] += 1
 
     with pytest.raises(Conflict):
         store.transact(never, attempts=2)

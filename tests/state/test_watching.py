@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import MISSING, Store
 from holdfast.backends.memory import Memory
+from holdfast.backends.port import Delete, Get, Put, Query, Row, Scan
+from holdfast.backends.spaces import STEPS
+from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.errors import Denied, Invalid
 from holdfast.model.scopes import Scope
@@ -188,6 +191,51 @@ def test_a_cursor_stays_good_when_what_was_told_is_pruned(store: Store) -> None:
     assert [change.value for change in watch.poll()] == ["next", "last"]
 
 
+class Overtaken(Wrapper):
+    """A store in memory, to which others write just after something was read."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory())
+        self.then: Callable[[], object] | None = None
+        """Called once, after the next read of steps with their bodies."""
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        found = await super().read(queries)
+        if any(isinstance(query, Scan) and query.bodies and query.space is STEPS for query in queries):
+            then, self.then = self.then, None
+            if then is not None:
+                then()
+        return found
+
+
+def test_what_is_pruned_while_it_is_told_is_told_as_such() -> None:
+    backend, clock = Overtaken(), Clock()
+    store, other = store_on(backend, clock), store_on(backend, clock)
+    watch = store.state(agent="a").watch()
+    state = other.state(agent="a")
+    state["map"] = {f"key {n}": "a value of some length" for n in range(50)}
+    state.patch("map", {"key 1": "changed"})
+    state["k"] = "last"
+    backend.then = lambda: other.prune(threads=state.scope.line, keep_last=1)
+    first = watch.poll()
+    assert [(change.key, change.action) for change in first] == [("map", "set")]
+    assert told(watch.poll()) == [("", "pruned", 2, 2, MISSING), ("k", "set", 0, 3, "last")]
+
+
+def test_what_is_not_all_there_yet_is_told_when_it_is() -> None:
+    """A store that shows a step before the one that it follows."""
+    backend, clock = Memory(), Clock()
+    state = store_on(backend, clock).state(agent="a")
+    watch = state.watch()
+    state["a"], state["b"] = 1, 2
+    key = ("", state.scope.line, 0, 0)
+    ((first,),) = run(backend.read([Get(STEPS, [key])]))
+    run(backend.apply([Delete(STEPS, key)]))
+    assert watch.poll() == []
+    run(backend.apply([Put(STEPS, first)]))
+    assert [change.key for change in watch.poll()] == ["a", "b"]
+
+
 # Nested -------------------------------------------------------------------------------------------------------------
 
 
@@ -335,6 +383,9 @@ class Closed(Guard):
             raise Denied(f"{action} is not allowed", where=str(scope))
         return FREELY
 
+    async def sees(self, scope: Scope) -> bool:
+        return str(scope) not in self.shut
+
     async def saw(self, scope: Scope, keys: Any) -> None:
         self.seen += [f"{scope} {key}" for key in keys]
 
@@ -370,9 +421,10 @@ def test_nested_scopes_that_may_not_be_read_are_left_out(store: Store) -> None:
     for tool in "xy":
         store.state(agent="a", tool=tool)["k"] = tool
     assert [change.value for change in watch.poll()] == ["y"]
-    asked = len(guard.asked)
     assert watch.poll() == []
-    assert ("agent:a/tool:x", ()) not in guard.asked[asked:]
+    assert ("agent:a/tool:x", ()) not in guard.asked
+    guard.shut.clear()
+    assert [change.value for change in watch.poll()] == ["x"], "from the moment on that it may be read"
     guard.shut.add("agent:a/tool:y")
     with pytest.raises(Denied):
         watch.poll()

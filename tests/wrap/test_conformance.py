@@ -34,6 +34,7 @@ class TestCache(SyncConformance):
         return Stores(compose("cache", store=sqlite(tmp_path)))
 
 
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestNested(InShort):
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
@@ -71,6 +72,7 @@ class TestTiers(SyncConformance):
         return Stores(url, kind=Restless)
 
 
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
 class TestTiersInMemory(InShort):
     @pytest.fixture
     def stores(self) -> Stores:

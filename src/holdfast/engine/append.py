@@ -54,6 +54,9 @@ _ATTEMPTS = 1000
 _UNPAUSED, _LONGEST_PAUSE = 2, 0.05
 """How often it gives way without a pause, and for how many seconds it pauses at most: so that of many, all get on."""
 
+_HEAVY = 256 << 10
+"""Where folding is put off, it is not for long with so many bytes of changes."""
+
 PATIENCE = 50
 """How often a line may be rewritten while a step is prepared. A node that is still missing then is lost."""
 
@@ -363,7 +366,9 @@ class Appender:
             child.fresh = {**child.fresh, **objects}
         ws = None
         more: list[Ensure | Put] = []
-        if len(child.tail) >= (saving.fold_every or self._ground.fold_every):
+        if len(child.tail) >= (saving.fold_every or self._ground.fold_every) or (
+            saving.fold_every and child.tail_weight > _HEAVY
+        ):
             ws, root = await self._states.fold(line, child)
             more = [Ensure(NODES, node_row(line, info.form, node, data)) for node, data in ws.created.items()]
             more.append(Put(FOLDS, fold_row(line, place, step.commit, info.form, root)))

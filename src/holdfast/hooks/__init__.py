@@ -1,14 +1,45 @@
 """Hooks: functions that are called before and after changes, to refuse, change or follow them."""
 
-from holdfast.errors import Veto as Veto
-from holdfast.hooks.builtin import Audit as Audit
-from holdfast.hooks.builtin import InvalidateCache as InvalidateCache
-from holdfast.hooks.builtin import Metrics as Metrics
-from holdfast.hooks.builtin import Validate as Validate
-from holdfast.hooks.calls import Call as Call
-from holdfast.hooks.calls import Changed as Changed
-from holdfast.hooks.calls import Execution as Execution
-from holdfast.hooks.calls import HookInfo as HookInfo
-from holdfast.hooks.face import AsyncHooks as AsyncHooks
-from holdfast.hooks.face import Hooks as Hooks
-from holdfast.hooks.points import POINTS as POINTS
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.errors import Veto as Veto
+    from holdfast.hooks.builtin import Audit as Audit
+    from holdfast.hooks.builtin import InvalidateCache as InvalidateCache
+    from holdfast.hooks.builtin import Metrics as Metrics
+    from holdfast.hooks.builtin import Validate as Validate
+    from holdfast.hooks.calls import Call as Call
+    from holdfast.hooks.calls import Changed as Changed
+    from holdfast.hooks.calls import Execution as Execution
+    from holdfast.hooks.calls import HookInfo as HookInfo
+    from holdfast.hooks.face import AsyncHooks as AsyncHooks
+    from holdfast.hooks.face import Hooks as Hooks
+    from holdfast.hooks.points import POINTS as POINTS
+
+_BUILTIN = ("Audit", "InvalidateCache", "Metrics", "Validate")
+_CALLS = ("Call", "Changed", "Execution", "HookInfo")
+_FACE = ("AsyncHooks", "Hooks")
+
+__all__ = [*_BUILTIN, *_CALLS, *_FACE, "POINTS", "Veto"]  # noqa: PLE0604 - strings all of them
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: sessions and artifacts have points for hooks, and most stores have no hook.
+    found: Any = None
+    if name in _BUILTIN:
+        from holdfast.hooks import builtin as found
+    elif name in _CALLS:
+        from holdfast.hooks import calls as found
+    elif name in _FACE:
+        from holdfast.hooks import face as found
+    elif name == "POINTS":
+        from holdfast.hooks import points as found
+    elif name == "Veto":
+        from holdfast import errors as found
+    if found is None:
+        raise AttributeError(f"module 'holdfast.hooks' has no attribute {name!r}")
+    return getattr(found, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Config, Invalid, Veto
-from holdfast.hooks.calls import Call
-from holdfast.hooks.registry import AFTER, BEFORE
+from holdfast.hooks.calls import AFTER, BEFORE, Call
 from holdfast.model.missing import MISSING
 
 Check = Callable[[Any], str | None]
@@ -31,6 +30,7 @@ class Validate:
     inline = True
     wants_value = True
     fail_closed = True
+    pure = True
 
     def __init__(self, schema: Any = MISSING, *, max_bytes: int | None = None) -> None:
         if schema is MISSING and max_bytes is None:
@@ -42,12 +42,10 @@ class Validate:
 
     def __call__(self, call: Call) -> None:
         """Raises `Veto` if the value is not as it should be."""
-        if call.value_size is None:
-            return
-        if self._max_bytes is not None and call.value_size > self._max_bytes:
-            raise Veto(f"the value takes {call.value_size} bytes, and at most {self._max_bytes} are allowed")
-        if self._check is not None:
-            wrong = self._check(call.value)
+        if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
+            raise Veto(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
+        if self._check is not None and (value := call.value) is not MISSING:
+            wrong = self._check(value)
             if wrong is not None:
                 raise Veto(f"the value does not fit its schema: {wrong}")
 
@@ -140,6 +138,7 @@ class Audit:
 
     def __init__(self, fields: Mapping[str, Any] | Callable[[Call], Mapping[str, Any]]) -> None:
         self._make = fields if callable(fields) else None
+        self.pure = self._make is None
         self._fields = {} if callable(fields) else dict(fields)
 
     def __call__(self, call: Call) -> None:
@@ -159,6 +158,7 @@ class InvalidateCache:
 
     def __init__(self, cache: MutableMapping[tuple[str, str], Any] | Callable[[str, str], object]) -> None:
         self._drop = cache if callable(cache) else None
+        self.pure = self._drop is None
         self._cache = {} if callable(cache) else cache
 
     def __call__(self, call: Call) -> None:
@@ -179,6 +179,7 @@ class Metrics:
     phase = AFTER
     inline = True
     wants_value = False
+    pure = True
 
     def __init__(self) -> None:
         self._lock = Lock()

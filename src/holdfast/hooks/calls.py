@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from holdfast.model.missing import MISSING
 from holdfast.security.tracing import Trace
+
+BEFORE, AFTER = "before", "after"
+"""When a hook is called."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -36,30 +38,59 @@ def _same(value: Any) -> Any:
     return value
 
 
-@dataclass(slots=True)
 class Subject:
     """What is about to be done, or was done; all hooks of a point are told of the same one."""
 
-    point: str
-    scope: str
-    """The scope as text, such as `agent:researcher`; of a checkpoint, the name of its thread."""
-    key: str
-    stored: Any = MISSING
-    """The value, as it is going to be stored; `MISSING` if there is none, as where something is deleted."""
-    load: Callable[[Any], Any] = _same
-    """Makes the value, as fresh objects, of what is stored."""
-    dump: Callable[[Any], Any] = _same
-    """Makes what is stored of a value."""
-    old: Any = MISSING
-    """What was stored there before, if that is known."""
-    before: int | None = None
-    actor: str = ""
-    trace: Trace = field(default_factory=Trace)
-    metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-    started: int = 0
-    """When it began, by `time.perf_counter_ns`."""
-    version: int = 0
-    id: str = ""
+    __slots__ = (
+        "actor",
+        "before",
+        "dump",
+        "id",
+        "key",
+        "load",
+        "metadata",
+        "old",
+        "point",
+        "scope",
+        "started",
+        "stored",
+        "trace",
+        "version",
+    )
+
+    def __init__(
+        self,
+        point: str,
+        scope: str,
+        key: str,
+        trace: Trace,
+        started: int,
+        stored: Any = MISSING,
+        load: Callable[[Any], Any] = _same,
+        dump: Callable[[Any], Any] = _same,
+        *,
+        actor: str = "",
+        before: int | None = None,
+        old: Any = MISSING,
+        metadata: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        """`stored` is the value as it is going to be stored, `MISSING` if there is none, as where something is deleted;
+        `load` makes the value of it, as fresh objects, and `dump` what is stored of a value. `old` is what was stored
+        there before, if that is known. `started` is when it began, by `time.perf_counter_ns`."""
+        self.point = point
+        self.scope = scope
+        self.key = key
+        self.trace = trace
+        self.started = started
+        self.stored = stored
+        self.load = load
+        self.dump = dump
+        self.actor = actor
+        self.before = before
+        self.old = old
+        self.metadata = metadata
+        self.version = 0
+        self.id = ""
 
 
 class Call:

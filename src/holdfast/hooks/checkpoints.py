@@ -14,9 +14,9 @@ from holdfast.engine.heads import Head
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held
 from holdfast.errors import Invalid
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.calls import AFTER, BEFORE, Subject
 from holdfast.hooks.hook import Hook
-from holdfast.hooks.registry import AFTER, BEFORE, Ran, Registry
+from holdfast.hooks.registry import Ran, Registry
 from holdfast.model.diff import diff_maps
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import EditMap, apply_map
@@ -70,11 +70,11 @@ class _Hooked:
             POINT,
             saving.line.name,
             "",
+            tracing.traced(),
+            time.perf_counter_ns(),
             load=partial(unpack_state, codec),
             dump=self._dump,
-            trace=tracing.traced(),
             metadata={**metadata, "kind": saving.kind},
-            started=time.perf_counter_ns(),
         )
         self._began = registry.engine.ground.clock()
         self._ran: Ran | None = None
@@ -145,7 +145,7 @@ class _Hooked:
 async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
     """Delete a thread, and call the hooks of that. Raises `Veto`."""
     point, trace = "checkpoint.delete", tracing.traced()
-    subject = Subject(point, line.name, "", trace=trace, started=time.perf_counter_ns())
+    subject = Subject(point, line.name, "", trace, time.perf_counter_ns())
     before = registry.matching(BEFORE, point, line.name, "")
     if before:
         registry.tell(await registry.before(before, subject))

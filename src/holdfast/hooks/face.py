@@ -13,11 +13,11 @@ from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.hooks import reading
 from holdfast.hooks.breaker import FAILURES, REST, Breaker
-from holdfast.hooks.calls import Call, HookInfo
+from holdfast.hooks.calls import AFTER, BEFORE, Call, HookInfo
 from holdfast.hooks.checkpoints import Around
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.points import check_points
-from holdfast.hooks.registry import AFTER, BEFORE, Registry
+from holdfast.hooks.registry import Registry
 from holdfast.hooks.running import is_async
 from holdfast.model.scopes import Scope, check_key
 from holdfast.security.patterns import matcher
@@ -170,6 +170,7 @@ class HookOperations:
                     inline,
                     asynchronous,
                     bool(getattr(function, "wants_value", True)) or checked.record,
+                    bool(getattr(function, "pure", False)),
                     Breaker(self._engine.ground.clock, checked.max_failures, checked.rest),
                 )
             )

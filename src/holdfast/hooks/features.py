@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.core import Engine
-from holdfast.hooks.calls import Subject
-from holdfast.hooks.registry import AFTER, BEFORE, Ran, Registry
+from holdfast.hooks.calls import AFTER, BEFORE, Subject
 from holdfast.model.missing import MISSING
 from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
+
+if TYPE_CHECKING:
+    from holdfast.hooks.registry import Ran, Registry
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -74,14 +76,14 @@ async def calling(
         point,
         scope,
         key,
+        trace or Trace(),
+        time.perf_counter_ns(),
         stored,
         codec.unpack,
         codec.pack,
-        before=before,
         actor=actor,
-        trace=trace or Trace(),
+        before=before,
         metadata=metadata,
-        started=time.perf_counter_ns(),
     )
     ran = await registry.before(hooks, subject)
     return Calling(codec.unpack(subject.stored) if ran.changed else value, registry, ran)

@@ -30,6 +30,8 @@ class Hook:
     inline: bool
     is_async: bool
     wants_value: bool
+    pure: bool
+    """It does nothing but look at the call, and so needs no context of its own."""
     breaker: Breaker
     calls: int = 0
     failures: int = 0
@@ -71,14 +73,17 @@ class Hook:
             return
         self.calls += 1
         self.total += result.duration
-        self.worst = max(self.worst, result.duration)
+        if result.duration > self.worst:
+            self.worst = result.duration
         if result.outcome in ("error", "late"):
             self.failures += 1
             self.last_error = f"{type(result.error).__name__}: {result.error}"
-            log.warning("the hook %s failed: %s", self.name, type(result.error).__name__, exc_info=result.error)
+            log.warning("the hook %s failed: %s", self.name, type(result.error).__name__)
+            log.debug("this is how", exc_info=result.error)  # the text may quote the value
             if self.breaker.failed():
                 log.error("the hook %s failed again and again: it is off for now", self.name)
             return
-        self.vetoes += result.outcome == "veto"
+        if result.outcome == "veto":
+            self.vetoes += 1
         if self.breaker.succeeded():
             log.warning("the hook %s is back", self.name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from holdfast.errors import Invalid
 
 POINTS = {
@@ -19,6 +17,8 @@ POINTS = {
     "session.end": "a session is ended",
     "session.expire": "a session that has expired is collected",
     "session.restore": "a session that was ended is restored",
+    "topic.publish": "a message is published; the hook is given the message",
+    "document.edit": "a shared document is edited; the hook is given the whole new value",
     "artifact.register": "an artifact is registered; the hook is given what is known of it",
 }
 """All points, and when their hooks are called. A feature that has a point of its own adds it here."""
@@ -41,6 +41,8 @@ def _points(pattern: object) -> list[str]:
     else:
         found = [pattern] if pattern in POINTS else []
     if not found:
+        from difflib import get_close_matches
+
         names = [*POINTS, *{f"{point.split('.')[0]}.*" for point in POINTS}]
         close = get_close_matches(pattern, names, 1)
         raise Invalid(

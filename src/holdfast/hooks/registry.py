@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -11,15 +12,13 @@ from holdfast.backends.forks import renew_after_fork
 from holdfast.engine.core import Engine
 from holdfast.errors import Invalid, NotFound, Veto
 from holdfast.hooks import recorded
-from holdfast.hooks.calls import Call, Changed, HookInfo, Result, Subject
+from holdfast.hooks.calls import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.later import Job, Later
-from holdfast.hooks.running import Runner, call_inline, context_of, is_at_work, overrun
+from holdfast.hooks.running import Runner, call, call_inline, context_of, is_at_work, overrun
 from holdfast.model.missing import MISSING
 from holdfast.security.events import BETWEEN, Event
 from holdfast.security.patterns import matcher
-
-BEFORE, AFTER = "before", "after"
 
 _REMEMBERED = 4096
 """For so many points and scopes it is remembered which hooks are meant."""
@@ -120,7 +119,7 @@ class Registry:
             if is_at_work(hook.name) or not hook.breaker.lets():
                 result = _SKIPPED
             elif hook.inline:
-                result = _in_budget(hook, call_inline(hook.name, subject.trace, hook.function, told))
+                result = _inline(hook, subject, told)
             else:
                 run = self._runner.on_loop if hook.is_async else self._runner.in_thread
                 result = await run(hook.function, told, hook.budget, context_of(hook.name, subject.trace))
@@ -188,8 +187,7 @@ class Registry:
             elif hook.inline:
                 result = _SKIPPED
                 if hook.breaker.lets():
-                    told = Call(subject)
-                    result = _in_budget(hook, call_inline(hook.name, subject.trace, hook.function, told))
+                    result = _inline(hook, subject, Call(subject))
                 self.later.tell(self._told(hook, subject, result))
             else:
                 self.later.put(Job(hook, subject, context_of(hook.name, subject.trace)))
@@ -251,8 +249,12 @@ class Registry:
             hook.breaker.renew_locks()
 
 
-def _in_budget(hook: Hook, result: Result) -> Result:
-    """What came of a hook that ran inline. Nobody was spared the wait for one that was late, so its answer counts."""
+def _inline(hook: Hook, subject: Subject, told: Call) -> Result:
+    """Run a hook here. Nobody was spared the wait for one that was late, so its answer counts."""
+    if hook.pure:
+        result = call(hook.function, told, time.perf_counter_ns())
+    else:
+        result = call_inline(hook.name, subject.trace, hook.function, told)
     if result.outcome != "ok" or result.duration <= hook.budget * 1e9:
         return result
     return Result("late", result.value, overrun(hook.budget), result.duration, answered=True)

@@ -7,6 +7,7 @@ segments, `plan/today`. Names are compared in Unicode's normal form C and are st
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -28,8 +29,10 @@ MAX_LINE = 1024
 GLOBAL = "global"
 
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
-_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Categories of characters that no name has: controls, halves of surrogate pairs, ends of lines and paragraphs."""
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+"""Characters that no name has: controls, halves of surrogate pairs, ends of lines and paragraphs."""
+
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 class Part(NamedTuple):
@@ -70,7 +73,9 @@ class Scope(NamedTuple):
             kind, colon, name = part.partition(":")
             if not colon:
                 raise Invalid(
-                    "a part of a scope is a kind and a name", where=_shown(text), hint="Such as agent:researcher"
+                    "a part of a scope is a kind and a name",
+                    where=_shown(text),
+                    hint="Such as agent:researcher; in a name, a slash is written %2F",
                 )
             parts.append((kind, _unquoted(name)))
         return cls(_ordered(tuple(parts)))
@@ -110,7 +115,9 @@ def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
     for kind in kinds:
         if kind not in _RANK:
             raise Invalid(
-                f"there is no kind of scope {kind!r}", where=_shown(given), hint=f"The kinds are {', '.join(KINDS)}"
+                f"there is no kind of scope {ascii(kind)[:80]}",
+                where=ascii("/".join(f"{each}:{name}" for each, name in given))[:80],
+                hint=f"The kinds are {', '.join(KINDS)}",
             )
     if len(set(kinds)) < len(kinds):
         raise Invalid("a scope has a part of each kind at most once", where=_shown(given))
@@ -134,12 +141,12 @@ def _checked(text: str, what: str) -> str:
         raise Invalid(f"the {what} is not empty")
     if len(text) > MAX_KEY:
         raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
-    if not (text.isascii() and text.isprintable()):
-        for place, char in enumerate(text):
-            if unicodedata.category(char) in _CONTROL:
-                raise Invalid(
-                    f"the {what} has a character that is not text, U+{ord(char):04X}, at {place}", where=_shown(text)
-                )
+    control = _CONTROL.search(text)
+    if control is not None:
+        raise Invalid(
+            f"the {what} has a character that is not text, U+{ord(control[0]):04X}, at {control.start()}",
+            where=_shown(text),
+        )
     for segment in text.replace("\\", "/").split("/"):
         if segment in ("", ".", ".."):
             raise Invalid(
@@ -157,6 +164,17 @@ def check_key(text: object, what: str = "key") -> str:
     if len(text) > 4 * MAX_KEY:  # normal form makes few of many, but not so few
         raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
     return _checked(str(text), what)
+
+
+def normal(text: object, what: str) -> str:
+    """What names are compared with, such as the start of one or a pattern, in their normal form."""
+    if not isinstance(text, str):
+        raise Invalid(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+    if text.isascii():
+        return text
+    if _HALVES.search(text):
+        raise Invalid(f"the {what} is not text: it has lone surrogates", where=_shown(text))
+    return unicodedata.normalize("NFC", text)
 
 
 def _shown(value: object) -> str:

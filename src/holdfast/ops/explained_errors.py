@@ -76,6 +76,15 @@ ERRORS = (
         4,
     ),
     ErrorText(
+        "version-mismatch",
+        "A key of scoped state has another version than was expected, or what a transaction read was changed before it "
+        "ended. Nothing was changed.",
+        ("Somebody else wrote the key meanwhile.", "The key has expired, or was deleted."),
+        "Read the key again and apply the change to what is there; or have that done: `store.transact`, "
+        "`state.change`, `on_conflict=`.",
+        4,
+    ),
+    ErrorText(
         "unanswered",
         "A responder has the request, and did not answer in time. The request was cancelled.",
         ("Its handler takes longer than the timeout.", "It waits for something itself."),
@@ -166,7 +175,8 @@ ERRORS = (
             "The database refuses this role.",
             "An identity (`store.acting_as`) tried what is not its own, and was not granted to it.",
         ),
-        "Grant the right (`store.access.grant`), or run as the user who owns the store. `holdfast doctor` names the file.",
+        "Grant the right (`store.access.grant`), or run as the user who owns the store. `holdfast doctor` names the "
+        "file.",
     ),
     ErrorText(
         "grant-revoked",
@@ -188,6 +198,19 @@ ERRORS = (
         ("It was ended, here or by another process.", "Its time was up, and it was collected."),
         "Start another session; or resume this one, if it was archived or kept when it ended (`sessions.resume`). Give "
         "sessions that wait for people a longer `idle`, or touch them.",
+    ),
+    ErrorText(
+        "vetoed",
+        "A hook of the program refused the change, and says why. Nothing was changed.",
+        ("The value breaks a rule that was registered with `store.hooks`, such as a schema.",),
+        "Give a value that fits, or change the hook. `store.hooks.history()` tells of it.",
+    ),
+    ErrorText(
+        "hook-failed",
+        "A hook that must not be left out failed, took too long, or is off because it did so again and again. Nothing "
+        "was changed.",
+        ("The hook has a bug, or what it asks does not answer.", "Its time budget is too short for this machine."),
+        "See `store.hooks.list()` for its last error. It is tried again after a while, by itself.",
     ),
     ErrorText(
         "unsupported",

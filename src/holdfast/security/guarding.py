@@ -68,7 +68,7 @@ class IdentityGuard(Guard):
         try:
             if isinstance(parts, Scope):
                 return Scope.of(**dict(check_plain(parts).parts))
-            return Scope.parse(parts) if isinstance(parts, str) else Scope.of(**parts)
+            return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
         except Invalid as error:
             self._notes.hostile(self.actor, _named(parts), "", error.what, wait=self.how.waits)
             raise
@@ -130,6 +130,14 @@ class IdentityGuard(Guard):
 
     def decide(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
         """Whether something that is not its own may be done, by what the store says. None if it may."""
+        refusal = self._decide(rights, action, scope, keys)
+        if refusal is not None and len(keys) > 1:
+            # One key may be allowed by one right, and another by another.
+            refusals = (self._decide(rights, action, scope, (key,)) for key in keys)
+            return next((each for each in refusals if each is not None), None)
+        return refusal
+
+    def _decide(self, rights: Rights, action: Action, scope: Scope, keys: Sequence[str]) -> Refusal | None:
         if self.how.mode == "custom":
             if rights.role is None:
                 return Refusal(f"there is no role {self.how.role!r}", "The store's owner can define it")
@@ -155,11 +163,13 @@ class IdentityGuard(Guard):
             dead = max((grant for grant in reaching if grant.covers(key)), key=lambda one: one.ended(), default=None)
             if dead is not None and dead.revoked:
                 return Refusal(
-                    f"the grant {dead.id} was revoked at {_shown(dead.revoked)}", "Ask for another", "grant-revoked"
+                    f"the grant {dead.id} was revoked at {_shown(dead.revoked)}",
+                    "Ask for another",
+                    code="grant-revoked",
                 )
             if dead is not None:
                 return Refusal(
-                    f"the grant {dead.id} expired at {_shown(dead.until)}", "Ask for another", "grant-expired"
+                    f"the grant {dead.id} expired at {_shown(dead.until)}", "Ask for another", code="grant-expired"
                 )
             if key is None and live:
                 return Refusal("only some keys of the scope are granted", "Name the keys, or ask for the whole scope")
@@ -227,13 +237,11 @@ def by_policy(policy: Policy, action: Action, scope: Scope, keys: Sequence[str])
     )
 
 
-def _named(parts: Mapping[str, str | None] | Scope | str) -> str:
+def _named(parts: object) -> str:
     """What somebody gave for a scope, as it is noted."""
-    if isinstance(parts, str):
-        return escaped(parts)
-    if isinstance(parts, Scope):
-        return escaped(parts.__class__)
-    return escaped("/".join(f"{kind}:{escaped(name)}" for kind, name in parts.items()))
+    if isinstance(parts, Mapping):
+        return escaped("/".join(f"{kind}:{escaped(name)}" for kind, name in parts.items()))
+    return escaped(parts)
 
 
 def _shown(time: int) -> str:

@@ -37,7 +37,7 @@ class Identity(NamedTuple):
     def at(cls, scope: Scope) -> Self:
         """The identity that owns a scope of the same path."""
         if not scope.parts:
-            raise Invalid("an identity has a part at least", hint='Such as agent="researcher"')
+            raise Invalid("an identity has a part at least", hint="Such as agent:researcher")
         return cls(scope)
 
     def __str__(self) -> str:

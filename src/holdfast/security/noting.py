@@ -98,7 +98,7 @@ class Notes:
             due = now + int(window * 1e9)
             if self._timer is None and window:
                 self._start(window, due)
-            elif due < self._due:
+            elif window and due < self._due:
                 self._stop()
                 self._start(window, due)
             is_due = len(self._reads) >= MANY or now >= self._due or not window
@@ -133,11 +133,15 @@ class Notes:
 
     async def flush(self) -> None:
         """Write what was collected. What others are about to write is written, too, when this returns."""
-        with self._lock:
-            others = list(self._writing)
-        for each in others:
-            await Call(each.join)
         await self._flush()
+        while others := self._others():
+            for each in others:
+                await Call(each.join)
+            await self._flush()  # what they could not write
+
+    def _others(self) -> list[threading.Thread]:
+        with self._lock:
+            return list(self._writing)
 
     async def _flush(self) -> None:
         with self._lock:

@@ -31,3 +31,11 @@ def stem(pattern: str) -> str:
     """What all texts that match start with."""
     special = _SPECIAL.search(pattern)
     return pattern if special is None else pattern[: special.start()]
+
+
+def narrowed(prefix: str, pattern: str) -> str | None:
+    """What all texts start with that start with a prefix and match a pattern, if there is one; None if none can."""
+    start = stem(pattern) if pattern else ""
+    if not (prefix.startswith(start) or start.startswith(prefix)):
+        return None
+    return max(prefix, start, key=len)

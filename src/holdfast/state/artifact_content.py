@@ -1,8 +1,8 @@
 """The content of artifacts: taken in from files piece by piece, kept beside the records, and read back checked.
 
-Content of up to 1 MB lies in the line of the artifacts itself, under its hash, so that equal content is there once.
-Larger content has a line of its own, a piece of 1 MB a step: none is ever in memory as a whole. One that is there
-already, by its hash, is not stored again.
+Content of a few kilobytes lies in the record. Up to 1 MB it lies in the line of the artifacts itself, under its hash,
+so that equal content is there once. Larger content has a line of its own, a piece of 1 MB a step: none is ever in
+memory as a whole. One that is there already, by its hash, is not stored again.
 """
 
 from __future__ import annotations
@@ -272,7 +272,10 @@ class Pieces:
             return await _read(self._file, CHUNK)
         if self._kept.token:
             return await self._entry(content_line(self._handle, self._kept.token), _name(self._number))
-        return b"" if self._number else await self._entry(self._book, inline(self._kept.sha256))
+        if self._number:
+            return b""
+        small = self._kept.small
+        return await self._entry(self._book, inline(self._kept.sha256)) if small is None else small
 
     async def _entry(self, line: Line, name: str) -> bytes:
         memo = await self._handle.engine.lines.fresh(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -24,8 +24,12 @@ from holdfast.state.living import kept_by
 from holdfast.state.reading import View, seen
 from holdfast.state.writing import FOLD_EVERY
 
-INLINE, OWN_LINE, ELSEWHERE = "inline", "line", "elsewhere"
-"""Where content is: in the line of the artifacts, in one of its own, or not in the store. Links say it, too."""
+IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
+"""Where content is: in the record, under its hash in the line of the artifacts, in a line of its own, or not in the
+store. Links say it, too."""
+
+SMALL = 4096
+"""Content of up to so many bytes is in the record: to look for it elsewhere would cost more than to have it twice."""
 
 _PAGE = 64
 
@@ -67,6 +71,7 @@ class Record:
     token: str = ""
     same_as: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+    small: bytes = b""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Record:
@@ -157,7 +162,8 @@ class Records:
 
     def pieces(self, id: str, record: Record) -> Pieces:
         """The content of an artifact."""
-        content = Content(record.sha256, record.size, token=record.token, uri=record.uri)
+        small = record.small if record.content == IN_RECORD else None
+        content = Content(record.sha256, record.size, small, record.token, record.uri)
         return Pieces(self.handle, f"artifact {id!r}", content, self.book.line)
 
     # Registering ------------------------------------------------------------------------------------------------
@@ -212,10 +218,10 @@ class Records:
                 others = [str(row.key[4]) for row in await self.book.linked("token", record.token, "", 2)]
             else:
                 others = await self.kept(record.sha256, 2)
-            if record.content != ELSEWHERE and others == [id]:
+            if others == [id]:
                 if record.content == INLINE:
                     removed.append(names.pack_key(inline(record.sha256)))
-                else:
+                elif record.content == OWN_LINE:
                     gone.append(content_line(self.handle, record.token))
                     rows += (Delete(space, tuple(gone[0])) for space in SPACES)
             event = Event("artifact", self.handle.guard.actor, "delete", id)
@@ -283,7 +289,7 @@ class _Registered:
         else:
             await self._keep(new, same)
             self._first.setdefault(content.sha256, (new.id, record))
-        self._put[new.id] = asdict(record)
+        self._put[new.id] = dict(vars(record))
         self._rows += self._records.book.filed([], record.links(new.id), self._view.now, record.content)
         event = Event("artifact", record.by, "register", new.id)
         if new.call is not None:
@@ -295,6 +301,9 @@ class _Registered:
 
     async def _keep(self, new: New, same: tuple[str, Record] | None) -> None:
         record, content = new.record, new.content
+        if content.small is not None and content.size <= SMALL:
+            record.content, record.small = IN_RECORD, content.small
+            return
         if content.small is not None:
             record.content = INLINE
             name = inline(content.sha256)

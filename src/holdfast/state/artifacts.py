@@ -137,15 +137,16 @@ class ArtifactsOperations:
     async def _new(self, taking: Taking, given: Source) -> New:
         id = secrets.token_hex(16) if given.id is None else _check_id(given.id)
         actor = self._handle.guard.actor
-        texts = {"type": given.type, "producer": given.producer or actor, "name": given.name or _name_of(given.source)}
-        checked = {what: _check_text(what, text) for what, text in texts.items()}
+        type_ = _check_text("type", given.type)
+        producer = _check_text("producer", given.producer or actor)
+        name = _check_text("name", given.name or _name_of(given.source))
         metadata = dict(arguments.mapping(given.metadata or {}, "metadata"))
         size = arguments.optional_count(given.size, "size")
         if actor:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
         content = await taking.take(given.source, keep=given.keep, sha256=given.sha256, size=size)
         now = self._handle.now()
-        record = Record(**checked, sha256=content.sha256, size=content.size, created=now, by=actor, metadata=metadata)
+        record = Record(type_, producer, name, content.sha256, content.size, now, actor, metadata=metadata)
         return New(id, record, content)
 
     async def _hooked(self, new: New) -> New:

@@ -34,8 +34,9 @@ class Audited(NamedTuple):
     """Something that was done or tried.
 
     `kind` is `change`, `hook`, `access` (rights that were given or taken), `read` or `denied`; `action` what was done,
-    `outcome` how it ended. `actor` is who; empty for the store's owner. `id` is the step that it was written with;
-    `cursor` is where a later look goes on.
+    `outcome` how it ended. `actor` is who; empty for the store's owner. `scope` is where: a scope, or what else the
+    store keeps, such as `sessions`, or `agent:writer/topic:news`. `id` is the step that it was written with; `cursor`
+    is where a later look goes on.
     """
 
     time: datetime
@@ -186,8 +187,7 @@ def _told(handle: Handle, line: Line, row: Row, place: _Place) -> Audited:
     time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
     scope, between, key = str(target).partition(BETWEEN)
     if not between:
-        own = Scope.of_line(line.name)
-        scope, key = "" if own is None else str(own), str(target)
+        scope, key = line.name.removeprefix(MARK), str(target)
     return Audited(
         to_datetime(int(time)),
         str(kind),

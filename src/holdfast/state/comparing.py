@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
-from holdfast.history.changes import Diff
-from holdfast.history.comparing import Spot, compare
+from holdfast.checkpoints import to_datetime
+from holdfast.engine.records import Line, Point
+from holdfast.history.changes import Compared, Diff
+from holdfast.history.comparing import Spot, differences
+from holdfast.history.edits import NOTHING, Edit, Kind
 from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
-from holdfast.state.history import When, point_at
+from holdfast.state.history import When, moment_of, point_at
+from holdfast.state.reading import View, seen
+
+
+class _Side:
+    """The scope as it was then: at a step, with what had expired by a moment."""
+
+    def __init__(self, handle: Handle, line: Line, point: Point | None, moment: int) -> None:
+        self._handle, self._line = handle, line
+        self.point, self._moment = point, moment
+
+    async def expired(self) -> dict[str, int]:
+        return await seen(self._handle, self._line, self.point, View.expired, self._moment)
+
+    async def tree(self, key: str) -> object:
+        """What a key held, in JSON form."""
+        item = await seen(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
+        return NOTHING if item is None else self._handle.codec.to_json(item.value)
+
+    def named(self, scope: Scope) -> Compared:
+        point = self.point
+        if point is None:
+            return Compared(str(scope), "", 0, 0, None)
+        return Compared(str(scope), point.id, point.branch, point.depth, to_datetime(point.time))
 
 
 async def diff(handle: Handle, scope: Scope, a: When, b: When | None) -> Diff:
-    """What was written between them. Reads only what differs."""
+    """The keys that differ, and where. Reads only what does, and what expires."""
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
-    old = await point_at(handle, line, a)
+    point = await point_at(handle, line, a)
+    old = _Side(handle, line, point, moment_of(handle, a, point))
     if b is None:
         memo = await handle.engine.lines.fresh(line)
-        new = None if memo is None else memo.point
+        new = _Side(handle, line, None if memo is None else memo.point, handle.now())
     else:
-        new = await point_at(handle, line, b)
-    found = await compare(handle.engine, Spot(line, old), Spot(line, new), large=True)
+        point = await point_at(handle, line, b)
+        new = _Side(handle, line, point, moment_of(handle, b, point))
+    found = await differences(handle.engine, Spot(line, old.point), Spot(line, new.point), large=True)
+    lapsed = {*await old.expired(), *await new.expired()}
+    # Keys have no order of their own, and what is kept of their expiry is no key.
+    edits = [edit for edit in found if edit.path and not _ours(edit) and edit.path[0] not in lapsed]
+    edits += [edit for key in sorted(lapsed) if (edit := await _lapsed(old, new, key)) is not None]
     await handle.guard.saw(scope, ())
-    return found.of_channels(lambda name: not name.startswith("\0"))
+    return Diff(handle.codec, old.named(scope), new.named(scope), edits)
+
+
+def _ours(edit: Edit) -> bool:
+    return str(edit.path[0]).startswith("\0")
+
+
+async def _lapsed(old: _Side, new: _Side, key: str) -> Edit | None:
+    """A key that had expired at one of two moments, or at both."""
+    was, is_ = await old.tree(key), await new.tree(key)
+    if was is is_:
+        return None
+    kind: Kind = "add" if was is NOTHING else "remove"
+    return Edit(kind, (key,), (key,), "/" + key.replace("~", "~0").replace("/", "~1"), was, is_)

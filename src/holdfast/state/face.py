@@ -16,19 +16,18 @@ from holdfast.engine.drivers import Async, Sync, arun, either, operation, run
 from holdfast.errors import Conflict, Invalid
 from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
-from holdfast.state.scoped import AsyncState, State
-from holdfast.state.transactions import AsyncTransactionState, Pending, TransactionState
-from holdfast.state.writing import Written
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts import Artifacts, AsyncArtifacts
     from holdfast.state.listing import ScopeInfo
+    from holdfast.state.scoped import AsyncState, State
     from holdfast.state.sessions import AsyncSessions, Sessions
     from holdfast.state.sharing.broadcast import AsyncTopic, Topic
     from holdfast.state.sharing.documents import AsyncDocument, Document
     from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
     from holdfast.state.sharing.places import Pattern, Place
     from holdfast.state.sharing.requests import AsyncRequests, Requests
+    from holdfast.state.writing import Written
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -81,9 +80,13 @@ class ScopedOperations:
         Parts nest: `state(workflow="w1", step="fetch")` is a scope of its own inside `state(workflow="w1")`. In which
         order they are given makes no difference. A scope can also be given as text: `state("workflow:w1/step:fetch")`.
         """
+        from holdfast.state.scoped import State
+
         return State(self._handle, named(self._handle, scope, parts))
 
     def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[Parts]) -> AsyncState:
+        from holdfast.state.scoped import AsyncState
+
         return AsyncState(self._handle, named(self._handle, scope, parts))
 
     state = either(_state, _async_state)
@@ -239,6 +242,8 @@ class StateTransaction:
     """Changes of several keys and scopes, all or none. See `Store.transaction`."""
 
     def __init__(self, handle: Handle, owner: object) -> None:
+        from holdfast.state.transactions import Pending
+
         self._pending = Pending(handle)
         self._is_sync = isinstance(owner, Sync)
         self._open = False
@@ -247,6 +252,8 @@ class StateTransaction:
 
     def state(self, scope: Scope | str | None = None, /, **parts: Unpack[Parts]) -> Any:
         """The state of a scope, as in `Store.state`, read and changed in this transaction."""
+        from holdfast.state.transactions import AsyncTransactionState, TransactionState
+
         self._check_open()
         found = named(self._pending.handle, scope, parts)
         return (TransactionState if self._is_sync else AsyncTransactionState)(self._pending, found)

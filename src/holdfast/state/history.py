@@ -14,7 +14,7 @@ from holdfast.engine.layout import Place
 from holdfast.engine.records import Line, Point, open_step
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.times import parse_moment
-from holdfast.model.scopes import Scope
+from holdfast.model.scopes import MARK, Scope
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, seen, viewed
@@ -46,7 +46,14 @@ async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
         raise Invalid(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
     if isinstance(when, int):
         version = arguments.count(when, "version")
-        return await handle.engine.lines.find(line, Place(0, version - 1)) if version else None
+        try:
+            return await handle.engine.lines.find(line, Place(0, version - 1)) if version else None
+        except NotFound as error:
+            raise NotFound(
+                f"there is no version {version}, or it was pruned",
+                where=line.name.removeprefix(MARK),
+                hint="See history() for those that are there",
+            ) from error
     if isinstance(when, str):
         when = parse_moment(when, to_datetime(handle.now()).astimezone())
     try:
@@ -60,7 +67,7 @@ async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
         raise
 
 
-def _moment(handle: Handle, when: When, point: Point | None) -> int:
+def moment_of(handle: Handle, when: When, point: Point | None) -> int:
     """As of when keys had expired or not."""
     if isinstance(when, int):
         return 0 if point is None else point.time
@@ -73,7 +80,7 @@ async def stored_at(handle: Handle, scope: Scope, key: str, version: int) -> Sto
     """What a key held at a version."""
     line = handle.line(scope)
     point = await point_at(handle, line, version)
-    return await seen(handle, line, point, lambda view: view.live(key), _moment(handle, version, point))
+    return await seen(handle, line, point, lambda view: view.live(key), moment_of(handle, version, point))
 
 
 async def value_at(handle: Handle, scope: Scope, key: str, when: When, default: Any) -> Any:
@@ -82,7 +89,7 @@ async def value_at(handle: Handle, scope: Scope, key: str, when: When, default: 
     await handle.guard.allow("read", scope, (key,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    item = await seen(handle, line, point, lambda view: view.item(key), _moment(handle, when, point))
+    item = await seen(handle, line, point, lambda view: view.item(key), moment_of(handle, when, point))
     await handle.guard.saw(scope, (key,))
     return default if item is None else item.value
 
@@ -92,7 +99,7 @@ async def state_at(handle: Handle, scope: Scope, when: When) -> dict[str, Any]:
     await handle.guard.allow("read", scope, ())
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    items = await seen(handle, line, point, View.items, _moment(handle, when, point))
+    items = await seen(handle, line, point, View.items, moment_of(handle, when, point))
     await handle.guard.saw(scope, [item.key for item in items])
     return {item.key: item.value for item in items}
 
@@ -171,7 +178,7 @@ async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) ->
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line = handle.line(scope)
     point = await point_at(handle, line, when)
-    moment = _moment(handle, when, point)
+    moment = moment_of(handle, when, point)
 
     async def stored(view: View) -> dict[str, Stored]:
         every = [wanted] if wanted is not None else await view.keys()

@@ -6,12 +6,13 @@ import time
 from functools import partial
 from typing import Any
 
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.calls import AFTER, BEFORE, Subject
 from holdfast.hooks.hook import Hook
-from holdfast.hooks.registry import AFTER, BEFORE, Ran, Registry
+from holdfast.hooks.registry import Ran, Registry
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import Operation, apply
 from holdfast.model.packed import Packed, pack_state, unpack
+from holdfast.model.scopes import GLOBAL, KINDS
 from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
 from holdfast.state.handles import Handle
@@ -25,6 +26,7 @@ class KeyHooks:
         self._registry = registry
         self._handle = handle
         self._scope = scope
+        self._kind = _kind(scope)
         self._trace = trace
         self._started = time.perf_counter_ns()
         self._ran: dict[str, tuple[str, Any, Ran]] = {}
@@ -42,7 +44,7 @@ class KeyHooks:
         self, key: str, action: str, packed: Packed, patch: Operation | None, live: Stored | None, version: int
     ) -> Packed | None:
         """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises `Veto`."""
-        point = f"state.{action}"
+        point = f"{self._kind}.{action}"
         before = self._registry.matching(BEFORE, point, self._scope, key)
         after = self._registry.matching(AFTER, point, self._scope, key)
         if not before and not after:
@@ -53,13 +55,12 @@ class KeyHooks:
         known = self._ran.get(key)
         if known is not None and known[0] == action and known[1] == stored:
             ran = known[2]
-        else:
-            ran = Ran(self._subject(point, key, stored))
             self._settle(ran.subject, live, version)
-            if before:
-                ran = await self._registry.before(before, ran.subject)
+        else:
+            subject = self._subject(point, key, stored)
+            self._settle(subject, live, version)
+            ran = await self._registry.before(before, subject) if before else Ran(subject)
             self._ran[key] = (action, stored, ran)
-        self._settle(ran.subject, live, version)
         self.events += ran.events
         if ran.notes:
             self.notes[key] = ran.notes
@@ -78,12 +79,12 @@ class KeyHooks:
             point,
             self._scope,
             key,
+            self._trace,
+            self._started,
             stored,
             partial(unpack, codec),
             dump,
             actor=self._handle.guard.actor,
-            trace=self._trace,
-            started=self._started,
         )
 
     @staticmethod
@@ -96,3 +97,9 @@ class KeyHooks:
         for hooks, subject in self._soon:
             subject.version, subject.id = 0 if subject.stored is MISSING else version, id
             self._registry.after(hooks, subject)
+
+
+def _kind(scope: str) -> str:
+    """What the points are called: `state` in scopes, and in lines of ours what they hold, such as `topic`."""
+    kinds = [part.partition(":")[0] for part in scope.split("/")]
+    return "state" if scope == GLOBAL else next((kind for kind in kinds if kind not in KINDS), "state")

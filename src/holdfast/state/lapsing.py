@@ -37,12 +37,16 @@ async def lapse(handle: Handle, progress: Tell | None = None) -> Lapsed:
     with tracing.correlation(cause="expired"):
         for done, line in enumerate(lines, 1):
             scope = Scope.of_line(line.name)
-            if scope is not None and await viewed(keeper, scope, View.expired):
+            if scope is not None and await viewed(keeper, scope, _has_expired):
                 count = await _lapse(keeper, scope)
                 keys, scopes = keys + count, scopes + bool(count)
             if progress is not None:
                 progress(done, len(lines), line.name)
     return Lapsed(keys, scopes)
+
+
+async def _has_expired(view: View) -> bool:
+    return bool(await view.expired())
 
 
 async def _lapse(keeper: Handle, scope: Scope) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.backends.port import Change, Put, Row
-from holdfast.backends.spaces import LINKS, Key
+from holdfast.backends.spaces import LINKS
 from holdfast.engine.records import Line
 from holdfast.model.scopes import MARK, Scope
 
@@ -69,8 +69,3 @@ def of_key(scope: Scope, row: Row) -> Made:
 def from_version(version: int) -> str:
     """Where the artifacts of a version begin, and those of the one before end."""
     return f"{version:0{_DIGITS}d}"
-
-
-def changes_of(tenant: str, artifact: str) -> Key:
-    """What the rows of changes made with an artifact start with."""
-    return (tenant, MARK + BOOK, CHANGE, artifact)

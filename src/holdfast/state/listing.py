@@ -9,8 +9,8 @@ from holdfast.backends.port import Scan
 from holdfast.backends.spaces import LINES, STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.records import Line, Point
-from holdfast.model.scopes import MARK, Scope
-from holdfast.security.patterns import matcher, stem
+from holdfast.model.scopes import MARK, Scope, normal
+from holdfast.security.patterns import matcher, narrowed
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View, viewed
 
@@ -31,8 +31,11 @@ class ScopeInfo(NamedTuple):
 
 async def scopes(handle: Handle, prefix: str, pattern: str, after: str, limit: int) -> list[ScopeInfo]:
     """A page of scopes in the order of their text. Who may not read a scope is not told that it is there."""
-    matches = matcher(pattern) if pattern else None
-    prefix = max(prefix, stem(pattern), key=len) if pattern else prefix
+    prefix, pattern = normal(prefix, "prefix"), normal(pattern, "pattern")
+    matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
+    if common is None:
+        return []
+    prefix = common
     first = MARK + max(prefix, after + "\0" if after else "")
     found: list[ScopeInfo] = []
     page = max(limit, _LEAST)

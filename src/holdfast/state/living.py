@@ -12,14 +12,14 @@ import random
 from collections.abc import Iterable
 
 from holdfast.backends.port import Change, Expect, Get, Put, Row
-from holdfast.backends.spaces import REFS, Key
+from holdfast.backends.spaces import LINKS, Key
 from holdfast.errors import Denied
 from holdfast.model.scopes import Scope
 from holdfast.security.guard import Guard, Guards
 from holdfast.state.handles import Handle
 
-_MARK, _INSIDE = "ended", "inside"
-"""The kinds of the references that are the mark, and the trace of new scopes."""
+_KIND, _MARK, _INSIDE = "session", "ended", "inside"
+"""The kind and the names of the links that are the mark, and the trace of new scopes."""
 
 
 class Keeper(Guard):
@@ -44,18 +44,16 @@ def session_of(scope: Scope) -> Scope | None:
 
 def mark(handle: Handle, session: Scope) -> Key:
     """The key of the mark that a session leaves when it ends."""
-    return (*handle.line(session), _MARK, "", "")
+    return (*handle.line(session), _KIND, _MARK, "")
 
 
 def inside(handle: Handle, session: Scope) -> Key:
     """The key of the row that is another one after each time that a scope was made inside a session's."""
-    return (*handle.line(session), _INSIDE, "", "")
+    return (*handle.line(session), _KIND, _INSIDE, "")
 
 
 def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
     """The conditions that the sessions of scopes that are to be changed have not ended; None if they are in none."""
-    if isinstance(handle.guard, Keeper):
-        return None
     sessions: dict[Scope, list[Scope]] = {}
     for scope in scopes:
         if (session := session_of(scope)) is not None:
@@ -70,7 +68,7 @@ def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
             found += await condition(again)
             lines = [handle.line(scope) for scope in sessions[session] if scope != session]
             if any(handle.engine.lines.known(line) is None for line in lines):
-                found.append(Put(REFS, Row(inside(handle, session), ("", random.getrandbits(62)))))
+                found.append(Put(LINKS, Row(inside(handle, session), (random.getrandbits(62), ""))))
         return found
 
     return guards
@@ -78,11 +76,11 @@ def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
 
 def not_ended(handle: Handle, session: Scope) -> Guards:
     """The condition that a session has not ended. `Denied` if it has."""
-    condition = Expect(REFS, mark(handle, session), None)
+    condition = Expect(LINKS, mark(handle, session), None)
 
     async def guards(again: bool) -> list[Expect]:
         if again:
-            (found,) = await handle.engine.ground.backend.read([Get(REFS, [condition.key])])
+            (found,) = await handle.engine.ground.backend.read([Get(LINKS, [condition.key])])
             if found:
                 raise ended(session)
         return [condition]

@@ -10,12 +10,12 @@ from holdfast import arguments
 from holdfast.checkpoints import to_datetime, to_time
 from holdfast.engine.drivers import either, operation
 from holdfast.errors import Invalid
-from holdfast.history.times import parse_moment
 from holdfast.model.scopes import Scope
 from holdfast.security.identity import Identity, identity_of
 from holdfast.state.face import Parts, ScopedOperations, feature
 
 if TYPE_CHECKING:
+    from holdfast.hooks.face import AsyncHooks, Hooks
     from holdfast.security.audit import Report
     from holdfast.security.guarding import How, IdentityGuard, Mode
     from holdfast.security.noting import Notes
@@ -47,6 +47,19 @@ class OwnerOperations(ScopedOperations):
         return AsyncStoreAccess(self._handle, self._notes())
 
     access = feature(_access, _async_access)
+
+    def _hooks(self) -> Hooks:
+        """Functions that are called before and after changes. See `holdfast.hooks.face`."""
+        from holdfast.hooks.face import Hooks
+
+        return Hooks(self._handle.engine, self._handle.tenant)
+
+    def _async_hooks(self) -> AsyncHooks:
+        from holdfast.hooks.face import AsyncHooks
+
+        return AsyncHooks(self._handle.engine, self._handle.tenant)
+
+    hooks = feature(_hooks, _async_hooks)
 
     def _acting_as(
         self,
@@ -180,4 +193,6 @@ class OwnerOperations(ScopedOperations):
 def _moment(when: datetime | str | None, now: datetime) -> int:
     if when is None:
         return 0
+    from holdfast.history.times import parse_moment
+
     return to_time(arguments.moment(parse_moment(when, now) if isinstance(when, str) else when))

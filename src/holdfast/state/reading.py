@@ -15,7 +15,7 @@ from holdfast.model.nodes import sort_key
 from holdfast.model.packed import unpack
 from holdfast.model.scopes import Scope
 from holdfast.model.trees import MissingNode
-from holdfast.security.patterns import matcher, stem
+from holdfast.security.patterns import matcher, narrowed
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
 
@@ -91,25 +91,22 @@ class View:
 
     async def keys(self, prefix: str = "", pattern: str = "", after: str = "", limit: int | None = None) -> list[str]:
         """Keys in order, without those that have expired."""
-        if self._held is None or limit == 0:
+        matches, common = matcher(pattern) if pattern else None, narrowed(prefix, pattern)
+        if self._held is None or limit == 0 or common is None:
             return []
-        matches = matcher(pattern) if pattern else None
-        prefix = max(prefix, stem(pattern), key=len) if pattern else prefix
-        dead = await self.expired(prefix)
-        start, stop = names.place(prefix), names.end(prefix)
+        start, stop = names.place(common), names.end(common)
         if after:
             start = max(start, names.place(after) + b"\0")
         found: list[str] = []
         while limit is None or len(found) < limit:
-            page = None if limit is None else limit + len(dead)
-            packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, page)
-            for each in packed:
-                key = names.unpack_key(each)
-                if key not in dead and (matches is None or matches(key)):
-                    found.append(key)
-            if page is None or len(packed) < page:
+            packed = await self._handle.engine.entries.keys(self._line, self._held, start, stop, limit)
+            page = list(map(names.unpack_key, packed))
+            if page:
+                dead = await self._expired(self._held, names.pack_ttl(page[0]), names.pack_ttl(page[-1] + "\0"))
+                found += [key for key in page if key not in dead and (matches is None or matches(key))]
+            if limit is None or len(page) < limit:
                 break
-            start = names.place(names.unpack_key(next(reversed(packed)))) + b"\0"
+            start = names.place(page[-1]) + b"\0"
         return found[:limit]
 
     async def names(self, prefix: str, limit: int | None = None) -> list[str]:
@@ -129,10 +126,15 @@ class View:
         """The keys that are still there and have expired, and when."""
         if self._held is None:
             return {}
-        start = sort_key(names.pack_ttl(prefix))
-        found = await self._handle.engine.entries.page(self._line, self._held, start, names.TTL_LAST, None)
+        found = await self._expired(self._held, names.pack_ttl(prefix), None)
+        return {key: time for key, time in found.items() if key.startswith(prefix)}
+
+    async def _expired(self, held: Held, start: bytes, stop: bytes | None) -> dict[str, int]:
+        """The same, of those whose expiry is kept between two places."""
+        last = names.TTL_LAST if stop is None else sort_key(stop)
+        found = await self._handle.engine.entries.page(self._line, held, sort_key(start), last, None)
         times = {names.expiring(each.key): int(unpack(self._handle.codec, each.value)) for each in found}
-        return {key: time for key, time in times.items() if time <= self.now and key.startswith(prefix)}
+        return {key: time for key, time in times.items() if time <= self.now}
 
     async def count(self, prefix: str = "") -> int:
         """How many keys there are, or how many start so."""

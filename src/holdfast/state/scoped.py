@@ -10,7 +10,7 @@ from holdfast import arguments
 from holdfast.engine.drivers import Async, Sync, either, operation
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.missing import MISSING
-from holdfast.model.scopes import Scope
+from holdfast.model.scopes import Scope, normal
 from holdfast.state import history, moving
 from holdfast.state.changing import Change, OnConflict, computing, expiry, setting
 from holdfast.state.handles import Handle
@@ -52,12 +52,14 @@ class StateOperations:
     async def list_keys(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[str]:
         """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
         after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
-        return await self._look.keys(prefix, pattern, after, arguments.count(limit, "limit"))
+        wanted = _listed(prefix, pattern, after)
+        return await self._look.keys(*wanted, arguments.count(limit, "limit"))
 
     @operation
     async def list_items(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[Item]:
         """The same, with values and versions."""
-        return await self._look.items(prefix, pattern, after, arguments.count(limit, "limit"))
+        wanted = _listed(prefix, pattern, after)
+        return await self._look.items(*wanted, arguments.count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -186,10 +188,8 @@ class StateOperations:
 
     @operation
     async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:
-        """What was written between two moments, each a time, a version or an age; without the second, up to now.
-
-        A key that has expired is gone from when it was swept.
-        """
+        """What differs between the scope at two moments, each a time, a version or an age; without the second, between
+        then and now."""
         from holdfast.state.comparing import diff
 
         return await diff(self._handle, self.scope, a, b)
@@ -303,6 +303,10 @@ class AsyncState(Async, StateOperations):
             for item in page:
                 yield item.key, item.value
             after = page[-1].key
+
+
+def _listed(prefix: str, pattern: str, after: str) -> tuple[str, str, str]:
+    return normal(prefix, "start of keys"), normal(pattern, "pattern"), normal(after, "key to go on after")
 
 
 def _path(path: Any) -> tuple[Any, ...]:

@@ -74,19 +74,26 @@ class Ends:
 
     # Ending -----------------------------------------------------------------------------------------------------
 
-    async def end(self, id: str, reason: str = "", *, only_expired: bool = False) -> Record | None:
-        """End a session as was agreed when it started. None, if that is to be done only if its time is up, and it is
-        not. One that has ended stays as it is."""
+    async def end(self, id: str, reason: str = "") -> Record:
+        """End a session as was agreed when it started. One that has ended stays as it is."""
+        await self._end(id, reason, only_expired=False)
+        return await self._records.get(id)
+
+    async def expire(self, id: str) -> bool:
+        """End a session if its time is up. Returns whether it did."""
+        return await self._end(id, EXPIRED, only_expired=True)
+
+    async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
         call: Calling | None = None
         with tracing.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if record.ended:
-                    return None if only_expired else record
+                    return False
                 ((expires, lines),) = await self._records.expiries([record])
                 now = self._handle.now()
                 if only_expired and not 0 < expires <= now:
-                    return None
+                    return False
                 # One that has lasted for as long as it may ends, whoever is at work in it.
                 strict = only_expired and not 0 < record.ttl <= now - record.started
                 if call is None:
@@ -95,9 +102,10 @@ class Ends:
                     done = await self._ended(id, record, lines, reason, call, strict=strict)
                 except _Moved:
                     if strict:
-                        return None
+                        return False
                     continue
-                return await self._late(id, done, {each.line for each in lines})
+                await self._late(id, done, {each.line for each in lines})
+                return True
         raise _busy(id)
 
     async def _call(self, point: str, id: str, record: Record) -> Calling:
@@ -136,7 +144,7 @@ class Ends:
                 changes += (Delete(space, tuple(each.line)) for each in lines for space in SPACES)
             if not archives:
                 changes += await self._ground(lines[0].line, gone=record.on_end == "delete")
-            return [*changes, Put(REFS, Row(mark(self._handle, record.root), ("", now)))]
+            return [*changes, Put(LINKS, Row(mark(self._handle, record.root), (now, "")))]
 
         for each in lines if archives else ():
             await self._engine.lines.fresh(each.line)  # what is remembered of it may be older than what was seen
@@ -168,13 +176,13 @@ class Ends:
 
         return edited(self._handle, each.line, "archive", edit)
 
-    async def _late(self, id: str, done: Record, taken: set[Line]) -> Record:
+    async def _late(self, id: str, done: Record, taken: set[Line]) -> None:
         """Have scopes share the end that somebody made inside the session's at the last moment, before the mark."""
         while True:
             (lines,) = await self._records.lines([done.root])
             late = [each for each in lines if each.line not in taken and each.info is not None]
             if not late or done.on_end == "keep":
-                return done
+                return
             taken |= {each.line for each in late}
             if done.on_end == "delete":
                 await self._engine.lines.delete(*(each.line for each in late))
@@ -265,7 +273,7 @@ class Ends:
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
-                    await self.end(id, EXPIRED, only_expired=True)
+                    await self.expire(id)
                     continue
                 if record.ended and record.on_end == "delete":
                     raise NotFound(
@@ -290,11 +298,11 @@ class Ends:
 
     async def _restored(self, id: str, record: Record, call: Calling) -> Record:
         now, metadata = self._handle.now(), _metadata(call)
-        new = replace(record, ended=0, archived=False, reason="", lines={}, started=now, metadata=metadata)
+        new = replace(record, ended=0, archived=False, reason="", lines={}, started=now, metadata=metadata, held=False)
         new.due = new.expires(new.started)
 
         async def guards(_: bool) -> list[Change]:
-            return [Delete(REFS, mark(self._handle, record.root))]
+            return [Delete(LINKS, mark(self._handle, record.root))]
 
         savings = [self._restoring(self._line(name), count) for name, count in record.lines.items()]
         saving = self._book.saving("restore", self._recording(id, record, new, "restore", call), guards)
@@ -362,10 +370,10 @@ class Ends:
             try:
                 record = await self._records.get(id)
                 if not record.ended:
-                    if await self.end(id, EXPIRED, only_expired=True) is None:
-                        spared.append(id)
-                    else:
+                    if await self.expire(id):
                         ended += 1
+                    else:
+                        spared.append(id)
                 elif 0 < record.due <= self._handle.now():
                     await self._forget(id, record)
                     forgotten += 1
@@ -393,7 +401,7 @@ class Ends:
             rows: list[Change] = []
             for id, there in (await records(self._handle, view, list(later))).items():
                 if there == found[id].stored():
-                    new = replace(found[id], due=later[id])
+                    new = replace(found[id], due=later[id], held=id in held)
                     put[id] = new.stored()
                     rows += self._book.filed(found[id].links(id), new.links(id), view.now)
             return Changed(packed(self._handle, put), rows=rows)

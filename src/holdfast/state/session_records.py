@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change, Expect, Get, Query, Scan
-from holdfast.backends.spaces import LINES, REFS, STEPS
+from holdfast.backends.spaces import LINES, LINKS, STEPS
 from holdfast.engine.records import Info, Line, Point, info_of
 from holdfast.errors import NotFound
 from holdfast.model.scopes import Scope
@@ -49,6 +49,8 @@ class Record:
     """Of one that was archived: the names of its lines, and how many steps each had when it ended."""
     due: int = 0
     """When to look at it again: at the earliest, it may then have expired. 0 for never."""
+    held: bool = False
+    """Its time was up, and it could not be ended."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Record:
@@ -67,7 +69,7 @@ class Record:
 
     def stored(self) -> dict[str, Any]:
         """As it is stored."""
-        return asdict(self)
+        return dict(vars(self))
 
     def expires(self, active: int) -> int:
         """When its time is up, given when it was last active; 0 for never."""
@@ -151,9 +153,9 @@ class Records:
 
     async def _traces(self, roots: Sequence[Scope]) -> list[Expect]:
         keys = [inside(self.handle, root) for root in roots]
-        (rows,) = await self.handle.engine.ground.backend.read([Get(REFS, keys)])
+        (rows,) = await self.handle.engine.ground.backend.read([Get(LINKS, keys)])
         there = {row.key: row.columns for row in rows}
-        return [Expect(REFS, key, there.get(key)) for key in keys]
+        return [Expect(LINKS, key, there.get(key)) for key in keys]
 
     async def _seen(self, line: Line, infos: list[Any], last: list[Any]) -> Seen:
         point = Point.of(last[0]) if last else None
@@ -185,9 +187,9 @@ class Records:
 
     async def status(self, records: Sequence[Record]) -> list[Status]:
         """How each is doing."""
-        waiting = [record for record in records if not record.ended and record.due and record.due <= self.handle.now()]
-        ends = {id(each): when for each, (when, _) in zip(waiting, await self.expiries(waiting), strict=True)}
         now = self.handle.now()
+        waiting = [record for record in records if not record.ended and (record.held or 0 < record.due <= now)]
+        ends = {id(each): when for each, (when, _) in zip(waiting, await self.expiries(waiting), strict=True)}
         found: list[Status] = []
         for record in records:
             if record.ended:

@@ -180,10 +180,7 @@ class _Managing:
         await self.get(id, "write")
         if reason == EXPIRED:
             raise Invalid("whether a session has expired is not for its user to say", hint="Give another reason")
-        done = await self.ends.end(id, check_key(reason, "reason") if reason else "")
-        if done is None:
-            raise NotFound("there is no such session", where=f"session {id!r}")
-        return done
+        return await self.ends.end(id, check_key(reason, "reason") if reason else "")
 
 
 class SessionsOperations(Generic[S]):

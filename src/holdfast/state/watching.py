@@ -27,11 +27,11 @@ from holdfast.checkpoints import to_datetime
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.lines import Memo
 from holdfast.engine.records import PRUNED, Line, Point, open_step
-from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.errors import Invalid, NotFound
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import Operation, Set
 from holdfast.model.packed import unpack
-from holdfast.model.scopes import MARK, Scope, check_key
+from holdfast.model.scopes import MARK, Scope, normal
 from holdfast.security import tracing
 from holdfast.security.patterns import matcher, stem
 from holdfast.state import history
@@ -100,16 +100,16 @@ class WatchOperations:
     """What can be done with a watch. `Watch` and `AsyncWatch` have these as methods."""
 
     def __init__(self, handle: Handle, scope: Scope, pattern: str, cursor: str | None, nested: bool) -> None:
+        pattern = normal(pattern, "pattern")
         self._handle = handle
         self.scope = scope
         self._matches = matcher(pattern)
-        self._keys = (check_key(pattern),) if stem(pattern) == pattern else ()
+        self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
         self._nested = nested
         self._places: dict[Scope, _Place] | None = None if cursor is None else self._opened(cursor)
         self._told: Callable[[], str] | None = None
         self._waiting: deque[Changed] = deque()
         self._known: dict[Line, Memo | None] = {}
-        self._left_out: set[Scope] = set()
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
@@ -215,19 +215,10 @@ class WatchOperations:
         handle = self._handle
         lines = await handle.engine.lines.names(handle.tenant, self.scope.line if self.scope.parts else MARK)
         there = [scope for line in lines if (scope := Scope.of_line(line.name)) is not None and self.scope.holds(scope)]
-        found = []
-        for scope in dict.fromkeys((*places, *there)):
-            if scope in self._left_out:
-                continue
-            try:
-                await handle.guard.allow("read", scope, self._keys)
-            except Denied:
-                if scope in places:
-                    raise
-                self._left_out.add(scope)  # it is noted that this was tried, and need not be again at every look
-                continue
-            found.append(scope)
-        return found
+        for scope in places:
+            await handle.guard.allow("read", scope, self._keys)
+        # Nobody asked for those that may not be read: they are left out, until they may.
+        return [*places, *[scope for scope in there if scope not in places and await handle.guard.sees(scope)]]
 
     # Cursors ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from holdfast.engine.copying import renamed
 from holdfast.engine.core import Engine
 from holdfast.engine.moving import Mover, Tell
 from holdfast.engine.moving import Progress as Moved
-from holdfast.engine.namespaces import root_of
+from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.protected import LEASE
 from holdfast.engine.records import Branch, Line, check_name, is_sound
 from holdfast.engine.verify import raise_problems, verify
@@ -179,6 +179,12 @@ class _Reader:
                 "one thread can be given another name, and the file has several",
                 where=self._source.name,
                 hint="Say which thread to import",
+            )
+        if self._want.as_thread is not None and not is_thread(root.name):
+            raise Invalid(
+                "state is imported under its own name",
+                where=f"{root.name} in {self._source.name}",
+                hint="Import it as it is, and then copy it: state.copy_to(…)",
             )
         self._roots.add(root)
         self._found |= {root.name, self._old.name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +16,9 @@ STAGES = ["fetch", "parse"]
 
 
 @pytest.fixture
-def store() -> Store:
-    return store_on(Memory(), Clock())
+def store() -> Iterator[Store]:
+    with store_on(Memory(), Clock()) as opened:
+        yield opened
 
 
 def uses(acting: Any) -> dict[str, Callable[[], object]]:
@@ -47,6 +48,8 @@ def uses(acting: Any) -> dict[str, Callable[[], object]]:
         "dead": lambda: pipeline.dead(),
         "forget": lambda: pipeline.forget(["x"]),
         "requeue": lambda: pipeline.requeue("x"),
+        "trim pipeline": lambda: pipeline.trim(),
+        "trim requests": lambda: requests.trim(),
         "stats": lambda: pipeline.stats(),
         "read": lambda: document.read(),
         "edit": lambda: document.edit(lambda _: 1),

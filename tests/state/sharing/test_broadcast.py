@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.backends.memory import Memory
-from holdfast.errors import Conflict, Corrupt, Invalid
+from holdfast.errors import Conflict, Corrupt, Invalid, Veto
 from holdfast.security.tracing import correlation
 from holdfast.state.sharing import chains
 from holdfast.state.sharing.broadcast import Topic
@@ -31,8 +31,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def store() -> Store:
-    return store_on(Memory(), Clock())
+def store() -> Iterator[Store]:
+    with store_on(Memory(), Clock()) as opened:
+        yield opened
 
 
 def values(subscription: Subscription, limit: int = 1000) -> list[Any]:
@@ -221,6 +222,85 @@ def _all(topic: Topic) -> list[Any]:
     while page := topic.read(after=len(found)):
         found += page
     return found
+
+
+@pytest.mark.usefixtures("short")
+def test_one_who_slept_while_all_it_knew_was_dropped(store: Store) -> None:
+    backend = store.engine.ground.backend
+    writer, reader = (store_on(backend, Clock()).topic("news") for _ in range(2))
+    subscription = reader.subscribe("slow", start="start")
+    assert writer.publish(0).number == reader.count() == 1
+    assert store.topic("news").unsubscribe("slow")
+    other = store.topic("news").subscribe("quick", start="start")
+    for number in range(1, 10):
+        store.topic("news").publish(number)
+    assert len(values(other)) == 10
+    assert store.topic("news").trim() == 8
+    assert writer.publish(10).number == 11
+    assert reader.count() == 11
+    assert [message.value for message in subscription.receive_many(timeout=0)] == [8, 9, 10]
+
+
+def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched()
+    one, other = (store_on(watched, Clock()).topic("news") for _ in range(2))
+    watched.meanwhile = lambda: other.publish("first")
+    assert one.publish("second").number == 2
+    assert [message.value for message in one.read()] == ["first", "second"]
+    monkeypatch.setattr(chains, "_ATTEMPTS", 0)
+    with pytest.raises(Conflict, match="others were first"):
+        one.publish("never")
+
+
+@pytest.mark.usefixtures("short")
+def test_a_link_that_is_dropped_while_the_next_is_begun() -> None:
+    """What the new link rests on goes before it is stored: another one has begun it by then."""
+    watched = Watched()
+    one, other = (store_on(watched, Clock()).topic("news") for _ in range(2))
+    seen = other.subscribe("a")
+    for number in range(4):
+        one.publish(number)
+
+    def meanwhile() -> None:
+        for number in range(4, 9):
+            other.publish(number)
+        values(seen)
+        assert other.trim() == 8
+
+    watched.meanwhile = meanwhile
+    assert one.publish(9).number == 10
+    assert [message.number for message in other.read()] == [9, 10]
+
+
+def test_hooks_are_called_for_what_is_shared_and_not_for_how_it_is_kept(store: Store) -> None:
+    seen: list[Any] = []
+
+    @store.hooks.before("*", inline=True)
+    def look(call: Any) -> None:
+        seen.append((call.point, call.scope, call.value))
+        if call.value == "bad":
+            raise Veto("not that")
+
+    topic, document = store.topic("news"), store.document("plan")
+    subscription = topic.subscribe("a")
+    topic.publish("good")
+    with pytest.raises(Veto, match="not that"):
+        topic.publish("bad")
+    assert [message.value for message in islice(subscription, 1)] == ["good"]
+    subscription.ack()
+    pipeline, requests = store.pipeline("p", ["a"]), store.requests("r")
+    pipeline.put("bad")
+    assert pipeline.work("a", str, timeout=0) == 1
+    requests.ask("bad")
+    assert requests.serve(str, timeout=0) == 1
+    document.edit(lambda _: "plan")
+    assert [(point, value) for point, _, value in seen] == [
+        ("topic.publish", "good"),
+        ("topic.publish", "bad"),
+        ("document.edit", "plan"),
+    ]
+    assert seen[0][1].startswith("topic:news")
+    assert seen[2][1] == "document:plan"
 
 
 def test_large_messages_and_names_of_all_kinds(store: Store) -> None:

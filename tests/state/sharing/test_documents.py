@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from tests.state.kit import Clock, Watched, awaited, store_on
 
 
 @pytest.fixture
-def store() -> Store:
-    return store_on(Memory(), Clock())
+def store() -> Iterator[Store]:
+    with store_on(Memory(), Clock()) as opened:
+        yield opened
 
 
 def test_reading_and_editing(store: Store) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends.memory import Memory
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.backends.port import Delete, Expect
+from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.security.tracing import correlation, current
 from holdfast.state.sharing.pipeline import Pipeline, Task
 from holdfast.store import Store
@@ -28,8 +30,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(clock: Clock) -> Store:
-    return store_on(Memory(), clock)
+def store(clock: Clock) -> Iterator[Store]:
+    with store_on(Memory(), clock) as opened:
+        yield opened
 
 
 def taken(pipeline: Pipeline, stage: str, **options: Any) -> Task:
@@ -58,7 +61,7 @@ def test_results(store: Store) -> None:
     results = pipeline.results(limit=3)
     assert [(each.id, each.value) for each in results] == list(zip(ids[:3], [3, 4, 5], strict=True))
     assert [each.value for each in pipeline.results(after=ids[2])] == [6, 7]
-    assert pipeline.stats() == ({stage: 0 for stage in STAGES}, {stage: 0 for stage in STAGES}, 0, 5)
+    assert pipeline.stats() == (dict.fromkeys(STAGES, 0), dict.fromkeys(STAGES, 0), 0, 5)
     assert pipeline.forget(ids[:3]) == 3
     assert pipeline.forget(ids[:3]) == 0
     assert [each.value for each in pipeline.results()] == [6, 7]
@@ -218,12 +221,39 @@ def test_a_step_costs_the_same_however_much_went_through_before() -> None:
         for stage in ("a", "b"):
             assert pipeline.work(stage, lambda value: value, timeout=0) == 10
         pipeline.forget(ids)
-        return sum(len(change.row.body) for batch in watched.batches for change in batch if hasattr(change, "row"))
+        return sum(
+            len(change.row.body)
+            for batch in watched.batches
+            for change in batch
+            if not isinstance(change, Delete | Expect)
+        )
 
     early = [bytes_written() for _ in range(4)]
     for _ in range(6):
         bytes_written()
     assert bytes_written() < 2 * max(early)
+
+
+def test_the_history_can_be_trimmed_and_what_is_there_stays(store: Store) -> None:
+    pipeline, requests = store.pipeline("ingest", ["a", "b"]), store.requests("planner")
+    assert pipeline.trim() == requests.trim() == 0
+    pipeline.put_many(range(20))
+    pipeline.work("a", str, timeout=0, limit=10)
+    held = taken(pipeline, "a")
+    before = pipeline.stats()
+    assert pipeline.trim(keep=5) == 17
+    assert pipeline.trim(keep=5) == 0
+    assert pipeline.stats() == before
+    pipeline.done(held)
+    assert pipeline.work("b", str, timeout=0) == 11
+    id = requests.ask(1)
+    requests.ask(2)
+    assert requests.trim(keep=0) == 1
+    assert requests.serve(str, timeout=0) == 2
+    assert requests.wait(id) == "1"
+    assert not store.verify().findings
+    with pytest.raises(Denied):
+        store.acting_as(agent="x").pipeline("ingest", ["a", "b"]).trim()
 
 
 @settings(max_examples=25)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,7 @@ def test_a_subscriber_that_is_killed_misses_nothing_and_gets_little_twice(url: s
                 assert child.stdout is not None
                 runs.append(seen + [int(each) for each in child.stdout.read().split()])
         assert topic.subscribe("a").lag() == 0
-    for one, other in zip(runs, runs[1:], strict=False):
+    for one, other in pairwise(runs):
         # It goes on with the message that it had last, or with the one after it.
         assert other[0] in (one[-1], one[-1] + 1)
     assert all(run == list(range(run[0], run[-1] + 1)) for run in runs)

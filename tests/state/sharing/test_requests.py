@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(clock: Clock) -> Store:
-    return store_on(Memory(), clock)
+def store(clock: Clock) -> Iterator[Store]:
+    with store_on(Memory(), clock) as opened:
+        yield opened
 
 
 def keys(store: Store, name: str = "planner") -> list[str]:
@@ -121,10 +123,12 @@ def test_one_who_died_is_replaced_and_its_answer_refused(store: Store, clock: Cl
     other = requests.take()
     assert other is not None
     assert (other.id, other.tries, dead.tries) == (dead.id, 2, 1)
-    for late in (lambda: requests.answer(dead, "late"), lambda: requests.extend(dead)):
-        with pytest.raises(Conflict) as refused:
-            late()
-        assert refused.value.code == "lease-lost"
+    with pytest.raises(Conflict) as refused:
+        requests.answer(dead, "late")
+    assert refused.value.code == "lease-lost"
+    with pytest.raises(Conflict) as refused:
+        requests.extend(dead)
+    assert refused.value.code == "lease-lost"
     requests.answer(other, "in time")
     with pytest.raises(Conflict):
         requests.answer(other, "twice")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import holdfast
@@ -41,7 +43,11 @@ def pipeline(store: Store, count: str) -> None:
     tell("ready")
     while line.stats().results < int(count):
         for stage in STAGES:
-            line.work(stage, lambda value, stage=stage: [*value, stage], lease=LEASE, timeout=0.01, limit=4)
+            line.work(stage, partial(_passed, stage), lease=LEASE, timeout=0.01, limit=4)
+
+
+def _passed(stage: str, value: list[Any]) -> list[Any]:
+    return [*value, stage]
 
 
 def serve(store: Store, slow: str) -> None:
@@ -75,7 +81,13 @@ def edit(store: Store, name: str, count: str) -> None:
 def main() -> None:
     """Do what the arguments say: the store, what to do, and with what."""
     url, what, *how = sys.argv[1:]
-    roles = {"subscribe": subscribe, "publish": publish, "pipeline": pipeline, "serve": serve, "edit": edit}
+    roles: dict[str, Callable[..., None]] = {
+        "subscribe": subscribe,
+        "publish": publish,
+        "pipeline": pipeline,
+        "serve": serve,
+        "edit": edit,
+    }
     with holdfast.open(url) as store:
         roles[what](store, *how)
 

@@ -28,6 +28,7 @@ from holdfast.state.sharing.heartbeats import Heart, beating
 from holdfast.state.sharing.leasing import LEASE, Claim, Due, Refused, Taking
 from holdfast.state.sharing.places import Place
 from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.trimming import KEPT, trim
 from holdfast.state.writing import Write, commit, pack_value
 
 TRIES = 5
@@ -233,6 +234,12 @@ class PipelineOperations:
             return Stats(waiting, working, await view.count("dead/"), await view.count("result/"))
 
         return await viewed(self._place.handle, self._place.own, look)
+
+    @operation
+    async def trim(self, keep: int = KEPT) -> int:
+        """Drop the history of items but for the last so many steps, and give its room back. Nothing that is waiting,
+        held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
+        return await trim(self._place, keep)
 
     # Inside -------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from holdfast.state.sharing.heartbeats import Heart, beating
 from holdfast.state.sharing.leasing import LEASE, Claim, Due, Refused, Taking
 from holdfast.state.sharing.places import Place
 from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.trimming import KEPT, trim
 from holdfast.state.writing import Write, commit, pack_value
 
 ASK, SERVE = "ask", "serve"
@@ -148,6 +149,12 @@ class RequestsOperations:
         """How many requests wait for a responder."""
         await self._place.may("read", SERVE)
         return await viewed(self._place.handle, self._place.own, lambda view: view.count(f"{_LANE}/ready/"))
+
+    @operation
+    async def trim(self, keep: int = KEPT) -> int:
+        """Drop the history of requests but for the last so many steps, and give its room back. Nothing that is waiting,
+        held or done is touched, and nothing gets quicker by it. Returns how many steps went."""
+        return await trim(self._place, keep)
 
     # Inside -----------------------------------------------------------------------------------------------------
 

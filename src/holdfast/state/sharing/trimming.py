@@ -1,0 +1,31 @@
+"""Giving back the room of how it went: the steps of a line of work that nobody asks about any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import arguments
+from holdfast.engine.records import Branch, Point
+from holdfast.engine.rewrite import Choice
+from holdfast.state.sharing.places import Place
+
+KEPT = 1000
+"""How many steps are kept, unless told otherwise."""
+
+
+async def trim(place: Place, keep: int) -> int:
+    """Drop all steps but the last ones; what they led to stays as it is. Returns how many went."""
+    count = max(arguments.count(keep, "number of steps to keep"), 1)
+    await place.handle.guard.allow("write", place.scope, ())
+    engine, line, dropped = place.handle.engine, place.handle.line(place.own), 0
+    if await engine.lines.look(line) is None:
+        return 0
+
+    async def choose(points: Sequence[Point], branches: Sequence[Branch]) -> Choice:  # noqa: ARG001 - there are none
+        nonlocal dropped
+        gone = frozenset(point[:2] for point in points[:-count] if not point.pruned)
+        dropped = len(gone)
+        return Choice(gone)
+
+    await engine.rewriter.rewrite(line, choose)
+    return dropped
