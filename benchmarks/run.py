@@ -22,6 +22,7 @@ from benchmarks import (
     server_chat,
     server_tasks,
     state,
+    state_checks,
     store_cases,
     store_counts,
     store_latency,
@@ -47,6 +48,7 @@ CASES: tuple[Case, ...] = (
     *prune.CASES,
     *history.CASES,
     *state.CASES,
+    *state_checks.CASES,
 )
 
 

@@ -527,7 +527,7 @@ def test_a_server_that_is_not_there_is_waited_for_until_the_timeout() -> None:
     begun = time.monotonic()
     with pytest.raises(Transient, match="could not be used for 1 s"):
         _open("mongodb://127.0.0.1:9/agents?timeout=1")
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 60
 
 
 # Processes and servers ----------------------------------------------------------------------------------------------

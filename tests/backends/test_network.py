@@ -173,7 +173,7 @@ def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
     began = time.monotonic()
     with pytest.raises(Uncertain, match="no answer came"):
         run(near.apply([a_step(0)]))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     near.server.pause = 0
     assert run(near.apply([a_step(1)])) is None
 
@@ -235,7 +235,7 @@ def test_a_store_that_is_let_go_of_ends_its_thread() -> None:
     store = run(Near.open("near://let-go"))
     assert threading.active_count() == threads + 1
     del store
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while threading.active_count() > threads and time.monotonic() < deadline:
         import gc
 
@@ -281,7 +281,7 @@ def test_an_opening_that_is_cancelled_ends_at_once() -> None:
         opening = asyncio.create_task(arun(Connecting.open("near://nobody")))
         await asyncio.sleep(0.1)
         opening.cancel()
-        await asyncio.wait([opening], timeout=10)
+        await asyncio.wait([opening], timeout=120)
         assert opening.cancelled()
 
     threads = threading.active_count()

@@ -479,7 +479,7 @@ def test_a_lock_that_is_not_given_back(store: SQLite, path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(Transient, match="busy_timeout"):
         run(impatient.apply([Create(STEPS, step(0))]))
-    assert 0.2 <= time.monotonic() - began < 5
+    assert 0.2 <= time.monotonic() - began < 60
     assert run(impatient.read([Scan(STEPS, ())])) == [[]]
     blocker.execute("ROLLBACK")
     assert run(impatient.apply([Create(STEPS, step(0))])) is None

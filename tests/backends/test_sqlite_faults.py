@@ -288,7 +288,7 @@ def test_interruptions_at_any_moment(path: Path) -> None:
     """In a process of its own: what measures coverage would be interrupted too, and does not survive it."""
     script = "import sys; from pathlib import Path; from tests.backends.test_sqlite_faults import storm\n"
     command = [sys.executable, "-W", "ignore", "-c", script + "storm(Path(sys.argv[1]))", str(path)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
 
 
 def storm(path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.scopes import until
-from holdfast.cli.state import in_words
+from holdfast.cli.text import in_words
 from holdfast.errors import Invalid
 from tests.cli import kit
 

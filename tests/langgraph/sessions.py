@@ -23,7 +23,7 @@ from langgraph.pregel import Pregel
 from tests.langgraph.records import ADDRESS, Ids, pending, without_echoes
 from tests.langgraph.savers import asaver_of, saver_of
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds to wait for what must happen."""
 
 Noted = tuple[str, Any]

@@ -145,7 +145,7 @@ def test_two_runs_on_one_thread(saver: HoldfastSaver, called: str) -> None:
 
     def run_in_a_thread(number: int) -> Any:
         graph = graph_on(saver, asynchronous=False)
-        together.wait(timeout=30)
+        together.wait(timeout=120)
         return graph.invoke({"log": [f"run {number}"]}, on("shared"))
 
     async def run_all() -> list[Any]:

@@ -31,7 +31,7 @@ HOST = "127.0.0.1"
 # down for a moment; and SeaweedFS adds 10,000 for its own use.
 _PORTS = range(10_000, 22_000)
 
-_START = 60.0
+_START = 180.0
 """How many seconds a server may take to start: a shared runner may be slow."""
 
 

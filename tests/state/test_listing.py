@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast import Policy, Store
 from holdfast.checkpoints import to_datetime
@@ -156,6 +159,7 @@ def test_what_expires_in_between_is_gone(store: Store, clock: Clock) -> None:
     assert not state.diff(first, first)
     since = to_datetime(clock.now)
     assert not state.diff(since)
+    clock.sleep(1)
     state["back"] = 2
     assert [(each.kind, each.where, each.new) for each in state.diff(since)] == [("add", "back", 2)]
     found = state.diff(began)
@@ -177,6 +181,9 @@ def test_large_values_are_compared_too(store: Store) -> None:
     state["text"] = "b" * 200_000
     (change,) = state.diff(1, 2)
     assert (change.old, change.new) == ("a" * 200_000, "b" * 200_000)
+    alone = store.state(agent="b")
+    alone["$only"] = "c" * 200_000
+    assert alone.diff(0).apply({}) == {"$only": "c" * 200_000}
 
 
 def test_versions_that_are_not_there_and_whoever_may_not(store: Store) -> None:
@@ -188,3 +195,37 @@ def test_versions_that_are_not_there_and_whoever_may_not(store: Store) -> None:
         state.diff("someday")
     with pytest.raises(Denied):
         store.acting_as(agent="b").state(agent="a").diff(0)
+
+
+KEYS = st.sampled_from(["a", "b/c", "d~e", "$f"])
+VALUES = st.one_of(st.integers(0, 3), st.dictionaries(st.sampled_from("xy"), st.integers(0, 2)), st.just((1, "t")))
+DOINGS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, VALUES, st.sampled_from([None, 1, 3])),
+        st.tuples(st.just("delete"), KEYS),
+        st.tuples(st.just("sleep"), st.integers(1, 2)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(DOINGS, st.data())
+def test_a_difference_makes_one_state_of_the_other(doings: list[Any], data: st.DataObject) -> None:
+    clock = Clock()
+    store = store_on(Watched(), clock)
+    state = store.state(agent="a")
+    moments: list[Any] = [0, to_datetime(clock.now)]
+    for what, *about in doings:
+        if what == "set":
+            key, value, ttl = about
+            moments.append(state.set(key, value, ttl=ttl))
+        elif what == "delete":
+            state.delete(about[0])
+        else:
+            clock.sleep(about[0])
+        moments.append(to_datetime(clock.now))
+    a, b = data.draw(st.sampled_from(moments)), data.draw(st.sampled_from(moments))
+    assert state.diff(a, b).apply(state.at(a)) == state.at(b)
+    assert state.diff(a).apply(state.at(a)) == dict(state)
+    assert not state.diff(b, b)

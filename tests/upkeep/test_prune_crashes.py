@@ -116,7 +116,7 @@ def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signa
             child.stdout.readline()
             time.sleep(0.05)
             child.send_signal(how)
-            child.communicate(timeout=60)
+            child.communicate(timeout=300)
         finally:
             child.kill()
         for thread, states in expected.items():

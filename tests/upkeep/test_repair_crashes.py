@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_while_it_puts_a_file_in_order(tmp_path: Path, 
         child.stdout.readline()
         time.sleep(delay)
         child.send_signal(signal.SIGKILL)
-        child.communicate(timeout=60)
+        child.communicate(timeout=300)
     finally:
         child.kill()
     opened = run(SQLite.open(f"sqlite:///{path}"))

@@ -1,4 +1,4 @@
-"""Arguments that a shell can complete from the store: threads, checkpoints, branches, tags."""
+"""Arguments that a shell can complete from the store: threads, checkpoints, branches, tags; scopes, keys, sessions."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class _FromStore(click.ParamType[str]):
 
         session = ctx.ensure_object(Session)
         # Where the last word is an option that waits for its value, click leaves all arguments as they are.
-        thread = str(ctx.params.get("thread") or next(iter(ctx.args), ""))
-        found = from_store(session, lambda store: self.names(store, thread, incomplete))
+        first = str(ctx.params.get("thread") or ctx.params.get("scope") or next(iter(ctx.args), ""))
+        found = from_store(session, lambda store: self.names(store, first, incomplete))
         return [CompletionItem(name) for name in dict.fromkeys(found) if name.startswith(incomplete)]
 
     def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
@@ -119,5 +119,60 @@ class Revision(_FromStore):
         yield from (checkpoint.id for checkpoint in store.log(thread, limit=_RECENT))
 
 
+class ScopeName(_FromStore):
+    """A scope, as in `agent:researcher`."""
+
+    name = "scope"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [str(each.scope) for each in store.scopes(start, limit=_MANY)]
+
+
+class KeyName(_FromStore):
+    """A key of the scope that was named before it."""
+
+    name = "key"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:
+        return store.state(thread).list_keys(start, limit=_MANY)
+
+
+class SessionId(_FromStore):
+    """The id of a session."""
+
+    name = "id"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [each.id for each in store.sessions.list(limit=_MANY)]
+
+
+class GrantId(_FromStore):
+    """The id of a grant."""
+
+    name = "id"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [each.id for each in store.access.grants()]
+
+
+class GroupName(_FromStore):
+    """The name of a group of identities."""
+
+    name = "group"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return store.access.groups()
+
+
+class RoleName(_FromStore):
+    """The name of a role."""
+
+    name = "role"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return store.access.roles()
+
+
 THREAD, BRANCH, TAG, REVISION = ThreadName(), BranchName(), TagName(), Revision()
-"""Types for `click.argument` and `click.option`. The thread's parameter is called `thread`."""
+SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = ScopeName(), KeyName(), SessionId(), GrantId(), GroupName(), RoleName()
+"""Types for `click.argument` and `click.option`. The thread's parameter is called `thread`, that of a scope `scope`."""

@@ -46,7 +46,18 @@ def exit_code(error: HoldfastError) -> int:
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), ERROR)
 
 
-_CALLS = {"log()": "holdfast log", "threads()": "holdfast threads", "branches()": "holdfast branch"}
+_CALLS = {
+    "log()": "holdfast log",
+    "threads()": "holdfast threads",
+    "branches()": "holdfast branch",
+    "sessions.list()": "holdfast session list",
+    "keys()": "holdfast state list",
+    "history()": "holdfast state history",
+    "access.grants()": "holdfast grant list",
+    "access.roles()": "holdfast grant roles",
+    "store.audit_export()": "holdfast audit export",
+    'on_end="archive"': "--on-end archive",
+}
 
 
 _HINTS = {

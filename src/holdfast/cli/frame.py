@@ -90,6 +90,13 @@ class Session:
         if not self.quiet and not self.json:
             sys.stderr.write(f"{safe(text, lines=True)}\n")
 
+    def tell(self, text: str, record: object) -> None:
+        """Say what was done: to people with `note`, to programs as a record."""
+        if self.json:
+            self.emit(record)
+        else:
+            self.note(text)
+
     def warn(self, text: str) -> None:
         """Tell on stderr of something that is not as it should be; also if they want quiet."""
         if self.json:
@@ -120,7 +127,9 @@ class Session:
             )
         if self._output is not None:
             self._output.flush()
-        if not click.confirm(safe(question, lines=True), err=True):
+        from holdfast.cli.asking import agreed
+
+        if not agreed(safe(question, lines=True)):
             self.note("Nothing was changed.")
             raise click.exceptions.Exit(ERROR)
 
@@ -218,11 +227,11 @@ def command(name: str, cls: type[Command] = Command, **settings: Any) -> Callabl
     return decorate
 
 
-def group(name: str, **settings: Any) -> Callable[[F], Group]:
+def group(name: str, cls: type[Group] = Group, **settings: Any) -> Callable[[F], Group]:
     """Make a function a group of commands. Add them with `@the_group.add` or `the_group.add_command(command)`."""
 
     def decorate(function: F) -> Group:
-        return click.group(name, cls=Group, **settings)(click.pass_obj(function))
+        return click.group(name, cls=cls, **settings)(click.pass_obj(function))
 
     return decorate
 
@@ -243,3 +252,19 @@ def dry_run_option(function: F) -> F:
 def all_channels_option(function: F) -> F:
     """`--all-channels`: show the frameworks' own channels too, which people are spared otherwise."""
     return click.option("--all-channels", is_flag=True, help="Show internal channels of frameworks too.")(function)
+
+
+def pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
+    """Settings such as `topic=tides`; a value is JSON, or else text."""
+    import json
+
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{option} takes KEY=VALUE, not {each!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found

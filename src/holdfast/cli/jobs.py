@@ -12,8 +12,8 @@ import click
 
 from holdfast.cli.completing import ThreadName
 from holdfast.cli.failures import ERROR, FINDINGS, INTERRUPTED
-from holdfast.cli.frame import Session, command, group, yes_option
-from holdfast.cli.text import ago, local, safe
+from holdfast.cli.frame import Session, command, group, pairs, yes_option
+from holdfast.cli.text import ago, in_words, local, safe
 from holdfast.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -119,12 +119,7 @@ def _due(job: Job, now: datetime) -> str:
     if job.due is None:
         return ""
     seconds = int((job.due - now).total_seconds())
-    if seconds <= 0:
-        return "now"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"in {seconds // size}{unit}"
-    return f"in {seconds}s"
+    return "now" if seconds <= 0 else in_words(seconds)
 
 
 def _last(job: Job, now: datetime) -> tuple[str, str]:
@@ -164,25 +159,13 @@ def add(
     when = schedule or (f"every {every}" if every is not None else "")
     store = session.open(write=True)
     made = _jobs(store).add(
-        name, kind, schedule=when, settings=dict(map(_setting, settings)), paused=paused, replace=replace
+        name, kind, schedule=when, settings=pairs(settings, "--set"), paused=paused, replace=replace
     )
     if session.json:
         session.emit(job_record(made))
         return
     due = f", due {_due(made, datetime.now(UTC))}" if made.due else ""
     session.note(f"Added the job {name}{due}.")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    import json
-
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise click.UsageError(f"--set takes KEY=VALUE, not {text!r}")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
 
 
 @command("remove")
@@ -195,7 +178,7 @@ def remove(session: Session, name: str, yes: bool) -> None:
         found.get(name)
     session.confirm(f"Remove the job {name}?", yes=yes)
     found.remove(name)
-    _tell(session, f"Removed the job {name}.", {"name": name, "removed": True})
+    session.tell(f"Removed the job {name}.", {"name": name, "removed": True})
 
 
 @command("pause")
@@ -203,7 +186,7 @@ def remove(session: Session, name: str, yes: bool) -> None:
 def pause(session: Session, name: str) -> None:
     """Have a job run no more, until it is resumed."""
     job = _jobs(session.open(write=True)).pause(name)
-    _tell(session, f"Paused the job {name}.", job_record(job))
+    session.tell(f"Paused the job {name}.", job_record(job))
 
 
 @command("resume")
@@ -211,14 +194,7 @@ def pause(session: Session, name: str) -> None:
 def resume(session: Session, name: str) -> None:
     """Have a paused job run again, at the next time of its schedule."""
     job = _jobs(session.open(write=True)).resume(name)
-    _tell(session, f"Resumed the job {name}, due {_due(job, datetime.now(UTC)) or 'by hand'}.", job_record(job))
-
-
-def _tell(session: Session, text: str, record: dict[str, Any]) -> None:
-    if session.json:
-        session.emit(record)
-    else:
-        session.note(text)
+    session.tell(f"Resumed the job {name}, due {_due(job, datetime.now(UTC)) or 'by hand'}.", job_record(job))
 
 
 @command("run")

@@ -61,6 +61,12 @@ COMMANDS = {
         "restore": "Go back to an older state, in a new checkpoint.",
         "tag": "List, give or take away tags and names.",
     },
+    "State": {
+        "state": "Look at and change the state of scopes.",
+        "session": "Start, list, end or resume sessions.",
+        "grant": "Give, list or take away rights, groups and roles.",
+        "audit": "Show what was done and tried, and check the record.",
+    },
     "Keep": {
         "prune": "Remove old checkpoints by a policy.",
         "pin": "Keep a checkpoint from being pruned.",
@@ -164,6 +170,22 @@ def _load(name: str) -> click.Command | None:
             from holdfast.cli import holds
 
             return holds.pin if name == "pin" else holds.hold
+        case "state":
+            from holdfast.cli.state import state
+
+            return state
+        case "session":
+            from holdfast.cli.session import session
+
+            return session
+        case "grant":
+            from holdfast.cli.grant import grant
+
+            return grant
+        case "audit":
+            from holdfast.cli.audit import audit
+
+            return audit
         case "version" | "help":
             from holdfast.cli import about
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.asking import ask
 from holdfast.cli.completing import BRANCH, REVISION, THREAD
 from holdfast.cli.failures import CONFLICT
 from holdfast.cli.frame import Session, command
@@ -165,8 +166,8 @@ class _Asking:
         for line in _described(self._session, clash):
             click.echo(line, err=True)
         while True:
-            key = click.prompt("Take (o)urs, (t)heirs, (b)oth, (e)dit, (q)uit", err=True, default="o").strip().lower()
-            if key in ("o", "ours"):
+            key = ask("Take (o)urs, (t)heirs, (b)oth, (e)dit, (q)uit", "o").lower()
+            if key in ("", "o", "ours"):
                 return clash.ours
             if key in ("t", "theirs"):
                 return clash.theirs

@@ -61,6 +61,7 @@ def _must_be_there(url: str) -> None:
         raise NotFound(
             f"there is no store at {url}",
             where=str(path.absolute()),
-            hint="Name one with --store, HOLDFAST_STORE or holdfast.toml; saving a first checkpoint makes it",
+            hint="Name one with --store, HOLDFAST_STORE or holdfast.toml; saving a first checkpoint makes it, and so "
+            "do `holdfast state set --create` and `holdfast session start --create`",
             code="no-store",
         )

@@ -110,3 +110,16 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 def local(moment: datetime) -> str:
     """A time on this machine's clock, as git shows it."""
     return f"{moment.astimezone():%a %b %d %H:%M:%S %Y %z}"
+
+
+def clock(moment: datetime) -> str:
+    """The same, short: `2026-11-01 10:30:00`."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def in_words(seconds: float) -> str:
+    """How long it is until then."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"in {int(seconds // size)}{unit}"
+    return f"in {max(int(seconds), 0)}s"

@@ -178,11 +178,13 @@ class Entries:
 
 def touched(held: Held) -> dict[bytes, tuple[Origin, Operation | None]]:
     """The keys that were put or removed since the folded state."""
-    if held.touched is None:
-        held.touched = {}
+    found = held.touched
+    if found is None:
+        found = {}
         for origin, edit in held.tail:
-            held.touched.update(touched_by(origin, edit))
-    return held.touched
+            found.update(touched_by(origin, edit))
+        held.touched = found  # once it is whole: other threads have the same state in hand
+    return found
 
 
 def _only(edit: EditMap, key: bytes) -> EditMap | None:

@@ -94,6 +94,14 @@ async def differences(
     return await (with_old(None) if old.point is None else engine.lines.reading(old.line, old.point, with_old))
 
 
+async def differences_given(engine: Engine, line: Line, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Edit]:
+    """The same of two states that are given, both of a line's, with all of their values."""
+    codec = engine.ground.codec
+    left, right = (_given(line, pack_state(codec, each)) for each in (old, new))
+    delta = await _driven(engine, left, right, diff_trees(left.side, right.side, None))
+    return edits(codec, delta, {**left.side.ws.objects, **right.side.ws.objects})
+
+
 async def _differences(engine: Engine, old: Spot, new: Spot | _Read, only: bytes | None, large: bool) -> list[Edit]:
     try:
         return await _walked(engine, old, new, only, large)

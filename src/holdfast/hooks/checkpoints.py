@@ -14,7 +14,7 @@ from holdfast.engine.heads import Head
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held
 from holdfast.errors import Invalid
-from holdfast.hooks.calls import AFTER, BEFORE, Subject
+from holdfast.hooks.calls import Subject
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Ran, Registry
 from holdfast.model.diff import diff_maps
@@ -25,7 +25,7 @@ from holdfast.model.scopes import MARK
 from holdfast.security import tracing
 from holdfast.security.events import rows
 
-POINT = "checkpoint.save"
+SAVE = "checkpoint.save"
 
 Save = Callable[..., Awaitable[list[Head]]]
 
@@ -50,15 +50,14 @@ class Around:
 
     def _hooked(self, saving: Saving) -> _Hooked | None:
         registry, thread = self._registry, saving.line.name
-        before = registry.matching(BEFORE, POINT, thread, "")
-        after = registry.matching(AFTER, POINT, thread, "")
+        before, after = registry.matching(SAVE, thread)
         return _Hooked(registry, saving, before, after) if before or after else None
 
 
 class _Hooked:
     """A checkpoint that hooks are called for."""
 
-    def __init__(self, registry: Registry, saving: Saving, before: list[Hook], after: list[Hook]) -> None:
+    def __init__(self, registry: Registry, saving: Saving, before: Sequence[Hook], after: Sequence[Hook]) -> None:
         self._registry = registry
         self._saving = saving
         self._before = before
@@ -67,7 +66,7 @@ class _Hooked:
         codec = registry.engine.ground.codec
         metadata = codec.unpack(saving.metadata) if len(saving.metadata) > 1 else {}
         self._subject = Subject(
-            POINT,
+            SAVE,
             saving.line.name,
             "",
             tracing.traced(),
@@ -146,11 +145,10 @@ async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitabl
     """Delete a thread, and call the hooks of that. Raises `Veto`."""
     point, trace = "checkpoint.delete", tracing.traced()
     subject = Subject(point, line.name, "", trace, time.perf_counter_ns())
-    before = registry.matching(BEFORE, point, line.name, "")
+    before, after = registry.matching(point, line.name)
     if before:
         registry.tell(await registry.before(before, subject))
     deleted = await delete()
-    after = registry.matching(AFTER, point, line.name, "")
     if after and deleted:
         registry.after(after, subject)
     return deleted

@@ -14,7 +14,7 @@ from holdfast.errors import Invalid
 from holdfast.hooks import reading
 from holdfast.hooks.breaker import FAILURES, REST, Breaker
 from holdfast.hooks.calls import AFTER, BEFORE, Call, HookInfo
-from holdfast.hooks.checkpoints import Around
+from holdfast.hooks.checkpoints import SAVE, Around
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import Registry
@@ -136,7 +136,6 @@ class HookOperations:
         engine = self._engine
         if engine.hooks is None:
             engine.hooks = registry = Registry(engine, self._tenant)
-            engine.rebaser.around = Around(registry).save
             return registry
         assert isinstance(engine.hooks, Registry)  # noqa: S101 - nobody else sets it
         return engine.hooks
@@ -174,6 +173,8 @@ class HookOperations:
                     Breaker(self._engine.ground.clock, checked.max_failures, checked.rest),
                 )
             )
+            if SAVE in meant:
+                self._engine.rebaser.around = Around(self._registry()).save
             return function
 
         return register

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.core import Engine
-from holdfast.hooks.calls import AFTER, BEFORE, Subject
+from holdfast.hooks.calls import Subject
 from holdfast.model.missing import MISSING
 from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
@@ -43,7 +43,7 @@ class Calling:
             return
         subject = self._ran.subject
         subject.version, subject.id = version, id
-        hooks = self._registry.matching(AFTER, subject.point, subject.scope, subject.key)
+        _, hooks = self._registry.matching(subject.point, subject.scope, subject.key)
         if hooks:
             self._registry.after(hooks, subject)
 
@@ -67,8 +67,8 @@ async def calling(
     registry: Registry | None = engine.hooks
     if registry is None:
         return Calling(value)
-    hooks = registry.matching(BEFORE, point, scope, key)
-    if not hooks and not registry.matching(AFTER, point, scope, key):
+    hooks, after = registry.matching(point, scope, key)
+    if not hooks and not after:
         return Calling(value)
     codec = engine.ground.codec
     stored = value if value is MISSING else codec.pack(value)

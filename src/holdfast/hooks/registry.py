@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.backends.forks import renew_after_fork
 from holdfast.engine.core import Engine
@@ -39,6 +39,18 @@ class Ran:
     changed: bool = False
 
 
+class _Matching(NamedTuple):
+    """The hooks of a point and a scope, and whether each is meant whatever the key."""
+
+    before: tuple[Hook, ...]
+    after: tuple[Hook, ...]
+    all_keys: bool
+
+
+def _of(hooks: Sequence[Hook], key: str) -> list[Hook]:
+    return [hook for hook in hooks if not hook.key or matcher(hook.key)(key)]
+
+
 class Registry:
     """The hooks of a store. `engine.hooks`, once there are any."""
 
@@ -46,7 +58,7 @@ class Registry:
         self.engine = engine
         self.tenant = tenant
         self._hooks: tuple[Hook, ...] = ()
-        self._matching: dict[tuple[str, str, str], tuple[tuple[Hook, Callable[[str], bool] | None], ...]] = {}
+        self._matching: dict[tuple[str, str], _Matching] = {}
         self._lock = Lock()
         self._runner = Runner()
         self.later = Later(self._run_after, lambda events: recorded.write(engine, tenant, events))
@@ -89,23 +101,23 @@ class Registry:
             "hooks_dropped": self.later.dropped,
         }
 
-    def matching(self, phase: str, point: str, scope: str, key: str) -> list[Hook]:
-        """The hooks that are meant, in order."""
-        found = self._matching.get((phase, point, scope))
+    def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[Hook], Sequence[Hook]]:
+        """The before-hooks and the after-hooks that are meant, in order."""
+        found = self._matching.get((point, scope))
         if found is None:
-            found = self._match(phase, point, scope)
-        return [hook for hook, matches in found if matches is None or matches(key)] if found else []
+            found = self._match(point, scope)
+        return (found.before, found.after) if found.all_keys else (_of(found.before, key), _of(found.after, key))
 
-    def _match(self, phase: str, point: str, scope: str) -> tuple[tuple[Hook, Callable[[str], bool] | None], ...]:
+    def _match(self, point: str, scope: str) -> _Matching:
         with self._lock:
-            found = tuple(
-                (hook, matcher(hook.key) if hook.key else None)
-                for hook in self._hooks
-                if hook.phase == phase and point in hook.points and (not hook.scope or matcher(hook.scope)(scope))
-            )
+            meant = [
+                hook for hook in self._hooks if point in hook.points and (not hook.scope or matcher(hook.scope)(scope))
+            ]
+            before, after = (tuple(hook for hook in meant if hook.phase == phase) for phase in (BEFORE, AFTER))
+            found = _Matching(before, after, not any(hook.key for hook in meant))
             if len(self._matching) >= _REMEMBERED:
                 self._matching = {}
-            self._matching[phase, point, scope] = found
+            self._matching[point, scope] = found
             return found
 
     # Before -----------------------------------------------------------------------------------------------------

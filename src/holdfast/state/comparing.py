@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.records import Line, Point
 from holdfast.history.changes import Compared, Diff
-from holdfast.history.comparing import Spot, differences
+from holdfast.history.comparing import Spot, differences, differences_given
 from holdfast.history.edits import NOTHING, Edit, Kind
 from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
@@ -28,6 +30,15 @@ class _Side:
         item = await seen(self._handle, self._line, self.point, lambda view: view.item(key), self._moment)
         return NOTHING if item is None else self._handle.codec.to_json(item.value)
 
+    async def is_mark(self) -> bool:
+        """Whether it has one key only, which starts with a dollar: in JSON, such a state has a form of its own."""
+        keys = await seen(self._handle, self._line, self.point, lambda view: view.keys(limit=2), self._moment)
+        return len(keys) == 1 and keys[0].startswith("$")
+
+    async def state(self) -> dict[str, Any]:
+        items = await seen(self._handle, self._line, self.point, View.items, self._moment)
+        return {item.key: item.value for item in items}
+
     def named(self, scope: Scope) -> Compared:
         point = self.point
         if point is None:
@@ -47,13 +58,19 @@ async def diff(handle: Handle, scope: Scope, a: When, b: When | None) -> Diff:
     else:
         point = await point_at(handle, line, b)
         new = _Side(handle, line, point, moment_of(handle, b, point))
+    edits = await _edits(handle, line, old, new)
+    await handle.guard.saw(scope, ())
+    return Diff(handle.codec, old.named(scope), new.named(scope), edits)
+
+
+async def _edits(handle: Handle, line: Line, old: _Side, new: _Side) -> list[Edit]:
+    if await old.is_mark() or await new.is_mark():
+        return await differences_given(handle.engine, line, await old.state(), await new.state())
     found = await differences(handle.engine, Spot(line, old.point), Spot(line, new.point), large=True)
     lapsed = {*await old.expired(), *await new.expired()}
     # Keys have no order of their own, and what is kept of their expiry is no key.
     edits = [edit for edit in found if edit.path and not _ours(edit) and edit.path[0] not in lapsed]
-    edits += [edit for key in sorted(lapsed) if (edit := await _lapsed(old, new, key)) is not None]
-    await handle.guard.saw(scope, ())
-    return Diff(handle.codec, old.named(scope), new.named(scope), edits)
+    return edits + [edit for key in sorted(lapsed) if (edit := await _lapsed(old, new, key)) is not None]
 
 
 def _ours(edit: Edit) -> bool:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
 
-from holdfast.hooks.calls import AFTER, BEFORE, Subject
+from holdfast.hooks.calls import Subject
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Ran, Registry
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import Operation, apply
-from holdfast.model.packed import Packed, pack_state, unpack
+from holdfast.model.packed import Packed, unpack
 from holdfast.model.scopes import GLOBAL, KINDS
 from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored
+from holdfast.state.writing import pack_value
 
 
 class KeyHooks:
@@ -30,7 +32,7 @@ class KeyHooks:
         self._trace = trace
         self._started = time.perf_counter_ns()
         self._ran: dict[str, tuple[str, Any, Ran]] = {}
-        self._soon: list[tuple[list[Hook], Subject]] = []
+        self._soon: list[tuple[Sequence[Hook], Subject]] = []
         self.events: list[Event] = []
         """What is to be told of those that ran."""
         self.notes: dict[str, dict[str, Any]] = {}
@@ -45,8 +47,7 @@ class KeyHooks:
     ) -> Packed | None:
         """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises `Veto`."""
         point = f"{self._kind}.{action}"
-        before = self._registry.matching(BEFORE, point, self._scope, key)
-        after = self._registry.matching(AFTER, point, self._scope, key)
+        before, after = self._registry.matching(point, self._scope, key)
         if not before and not after:
             return None
         stored: Any = MISSING if action == "delete" else packed
@@ -69,23 +70,9 @@ class KeyHooks:
         return ran.subject.stored if ran.changed else None
 
     def _subject(self, point: str, key: str, stored: Any) -> Subject:
-        codec = self._handle.codec
-
-        def dump(value: Any) -> Packed:
-            (packed,) = pack_state(codec, {key: value}).values()
-            return packed
-
-        return Subject(
-            point,
-            self._scope,
-            key,
-            self._trace,
-            self._started,
-            stored,
-            partial(unpack, codec),
-            dump,
-            actor=self._handle.guard.actor,
-        )
+        handle = self._handle
+        load, dump = partial(unpack, handle.codec), partial(pack_value, handle, key)
+        return Subject(point, self._scope, key, self._trace, self._started, stored, load, dump, handle.guard.actor)
 
     @staticmethod
     def _settle(subject: Subject, live: Stored | None, version: int) -> None:
@@ -99,6 +86,7 @@ class KeyHooks:
             self._registry.after(hooks, subject)
 
 
+@lru_cache(4096)
 def _kind(scope: str) -> str:
     """What the points are called: `state` in scopes, and in lines of ours what they hold, such as `topic`."""
     kinds = [part.partition(":")[0] for part in scope.split("/")]

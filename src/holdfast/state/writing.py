@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change
@@ -286,10 +287,16 @@ def pack_value(handle: Handle, key: str, value: Any) -> Packed:
 
 
 def _key_hooks(handle: Handle, line: str, trace: tracing.Trace) -> KeyHooks:
-    """The hooks of changes of a scope. Loaded only here, since most stores have none."""
+    """The hooks of changes of a scope."""
+    return _loaded()(handle.engine.hooks, handle, line.removeprefix(MARK), trace)
+
+
+@cache
+def _loaded() -> type[KeyHooks]:
+    """Loaded only here, since most stores have none."""
     from holdfast.state.hooked import KeyHooks
 
-    return KeyHooks(handle.engine.hooks, handle, line.removeprefix(MARK), trace)
+    return KeyHooks
 
 
 def _same(packed: Packed) -> Operation:

@@ -115,7 +115,7 @@ class Histories(Suite):
         # The decorated function is inside: it is then this test's own, whichever class inherits the test.
         @settings(
             deadline=None,
-            max_examples=self.histories or settings.default.max_examples,
+            max_examples=self.histories or settings().max_examples,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         )
         @given(HISTORIES)
