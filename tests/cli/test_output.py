@@ -130,7 +130,7 @@ def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
     session.out.line("before")
     answers = iter([True, False])
-    monkeypatch.setattr(click, "confirm", lambda *_, **__: next(answers))
+    monkeypatch.setattr("holdfast.cli.asking.agreed", lambda _: next(answers))
     session.confirm("Really?", yes=False)
     with pytest.raises(click.exceptions.Exit):
         session.confirm("Really?", yes=False)

@@ -1092,11 +1092,9 @@ def test_messages_with_missing_and_other_fields() -> None:
     extra = HumanMessage("x", something="else")
     tuples = HumanMessage("x", additional_kwargs={"a": (1, (2,))})
     codec.pack_items([HumanMessage("a warm start")])
-    with pytest.raises(Unsupported, match="'stray'"):
-        codec.pack(swapped)
-    (packed,) = codec.pack_items([swapped])  # only the number of fields is looked at here: nothing is lost
-    assert codec.pack(codec.unpack(packed)) == packed
     for pack in (codec.pack, lambda value: codec.pack_items([value])):
+        with pytest.raises(Unsupported, match="'stray'"):
+            pack(swapped)
         with pytest.raises(Unsupported, match="no value for its field 'tool_calls'"):
             pack(missing)
     for value in (reordered, extra, tuples):
