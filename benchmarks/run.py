@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from benchmarks import (
+    artifacts,
     cases,
     history,
     langgraph_chat,
@@ -49,6 +50,7 @@ CASES: tuple[Case, ...] = (
     *history.CASES,
     *state.CASES,
     *state_checks.CASES,
+    *artifacts.CASES,
 )
 
 

@@ -404,3 +404,67 @@ def test_a_row_without_its_record_is_no_artifact(store: Store) -> None:
     row = Row(("", f"{MARK}artifacts", "all", "", "b"), (0, ""))
     run(store.engine.ground.backend.apply([Put(LINKS, row)]))
     assert [artifact.id for artifact in store.artifacts.list()] == ["a"]
+
+
+@pytest.mark.parametrize("size", [100_000, len(LARGE)])
+def test_one_that_is_deleted_while_it_is_read_is_not_called_damaged(store: Store, tmp_path: Path, size: int) -> None:
+    store.artifacts.register(LARGE[:size], id="a")
+    found = run(Records(store._handle).get("a"))
+    reading = Records(store._handle).pieces("a", found)
+    if size == len(LARGE):
+        assert run(reading.next()) == LARGE[: artifact_content.CHUNK]
+    store.artifacts.delete("a")
+    with pytest.raises(NotFound):
+        run(reading.all())
+    with pytest.raises(NotFound):
+        run(Records(store._handle).pieces("a", found).save(tmp_path / "a"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_takes_long_to_come_in_is_not_swept(store: Store, clock: Clock) -> None:
+    records = Records(store._handle)
+
+    class Slow(Pipe):
+        def read(self, size: int) -> bytes:
+            clock.now += DAY // 5
+            run(records.sweep(DAY))
+            return super().read(size)
+
+    store.artifacts.register(Slow(LARGE), id="a")
+    assert store.artifacts.read("a") == LARGE
+
+
+def test_content_that_is_removed_while_it_comes_in_is_not_registered(store: Store) -> None:
+    class Swept(Pipe):
+        def read(self, size: int) -> bytes:
+            run(Records(store._handle).sweep(-1))
+            return super().read(size)
+
+    with pytest.raises(Conflict):
+        store.artifacts.register(Swept(LARGE), id="a")
+    with pytest.raises(NotFound):
+        store.artifacts.get("a")
+
+
+def test_content_that_is_removed_by_others_is_taken_in_again_if_it_can_be(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(LARGE)
+    known = Records.known
+
+    async def then_removed(self: Records, sha256: str) -> bool:
+        found = await known(self, sha256)
+        if found:
+            await self.delete("a")
+        return found
+
+    monkeypatch.setattr(Records, "known", then_removed)
+    store.artifacts.register(LARGE, id="a")
+    store.artifacts.register(tmp_path / "file", id="b")
+    assert store.artifacts.read("b") == LARGE
+    assert len(content_lines(store)) == 1
+    store.artifacts.delete("b")
+    store.artifacts.register(LARGE, id="a")
+    with pytest.raises(Conflict):
+        store.artifacts.register(Pipe(LARGE), id="b")
+    assert content_lines(store) == []

@@ -266,11 +266,23 @@ def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store:
     assert store.sessions.collect(limit=1) == (0, 0, 0, 1)
     assert store.sessions.collect(limit=1) == (1, 0, 0, 0)
     assert dict(store.state(session="held")) == {"k": 1}
+    assert ids(store.sessions.list(status="expired")) == ["held"]
     with pytest.raises(Denied, match="held"):
         store.sessions.end("held")
     run(store.engine.holds.release(line, None))
     clock.now += HOUR
     assert store.sessions.collect() == (1, 0, 0, 0)
+
+
+def test_the_expired_are_found_in_pages(store: Store, clock: Clock) -> None:
+    for number in range(300):
+        store.sessions.start(f"s{number:03}", idle=60)
+    store.sessions.start("t", idle=120)
+    clock.now += 60 * SECOND
+    store.state(session="s100")["k"] = 1
+    assert ids(store.sessions.list(status="expired", after="s098", limit=2)) == ["s099", "s101"]
+    assert len(store.sessions.list(status="expired", limit=1000)) == 299
+    assert store.sessions.list(status="expired", after="s299") == []
 
 
 def test_lists_are_paged_and_filtered(store: Store, clock: Clock) -> None:

@@ -15,6 +15,7 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Denied, NotFound, Veto
+from holdfast.hooks.calls import Call
 from holdfast.state.session_records import OnEnd
 from holdfast.store import Store
 from tests.state.kit import Clock, store_on
@@ -166,12 +167,15 @@ def test_a_session_that_ends_meanwhile_is_not_restored_if_hooks_object() -> None
     pausing = Pausing(Memory())
     store = store_on(pausing, clock)
     session = store.sessions.start("s", on_end="archive")
-    store.hooks.before(_objects, points="session.restore")
-    for pause in range(3):
-        pausing.left, pausing.other = pause, session.end
-        with pytest.raises(Veto):
-            store.sessions.resume("s")
-        assert store.sessions.get("s").status == "archived"
+
+    @store.hooks.before("session.restore", inline=True)
+    def objects(_: Call) -> None:
+        raise Veto("not again")
+
+    pausing.left, pausing.other = 2, session.end
+    with pytest.raises(Veto):
+        store.sessions.resume("s")
+    assert store.sessions.get("s").status == "archived"
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1, True], ids=str)
@@ -189,7 +193,3 @@ def test_metadata_that_compares_oddly(value: object) -> None:
     store.sessions.update("s", {"odd": value})
     clock.sleep(IDLE + 1)
     assert store.sessions.collect().ended == 2
-
-
-def _objects(_: object) -> None:
-    raise Veto("not again")

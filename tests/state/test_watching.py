@@ -383,8 +383,8 @@ class Closed(Guard):
             raise Denied(f"{action} is not allowed", where=str(scope))
         return FREELY
 
-    async def sees(self, scope: Scope) -> bool:
-        return str(scope) not in self.shut
+    async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
+        return [scope for scope in scopes if str(scope) not in self.shut]
 
     async def saw(self, scope: Scope, keys: Any) -> None:
         self.seen += [f"{scope} {key}" for key in keys]

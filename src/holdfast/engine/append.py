@@ -7,7 +7,6 @@ tries again on top of the winner, as the caller wants.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +15,7 @@ from typing import TypeAlias
 from holdfast.backends.port import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
 from holdfast.backends.waiting import Pause
+from holdfast.engine.chance import chance
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads
 from holdfast.engine.ids import new_id
@@ -172,7 +172,7 @@ class Appender:
         swept = 0
         for attempt in range(_ATTEMPTS):
             if attempt > _UNPAUSED:
-                await Pause(random.random() * min(_LONGEST_PAUSE, 0.001 * attempt))  # noqa: S311 - not for secrets
+                await Pause(chance.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
             batch = _Batch()
             try:
                 for number, saving in enumerate(savings):

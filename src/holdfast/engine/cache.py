@@ -69,10 +69,13 @@ class Cache:
             if key in self._entries:
                 self._entries.move_to_end(key, last=False)
 
-    def forget(self, owner: Hashable) -> None:
-        """Forget all entries whose key starts with this, or has it in the second place."""
+    def forget(self, *owners: Hashable) -> None:
+        """Forget all entries whose key starts with one of these, or has it in the second place."""
+        gone = set(owners)
+        if not gone:
+            return
         with self._lock:
-            for key in [key for key in self._entries if isinstance(key, tuple) and owner in key[:2]]:
+            for key in [key for key in self._entries if isinstance(key, tuple) and not gone.isdisjoint(key[:2])]:
                 self.drop(key)
 
     def clear(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
+from holdfast.engine.chance import chance
 from holdfast.engine.records import check_name
 
 _GREGORIAN = 0x01B21DD213814000
@@ -28,13 +28,19 @@ def new_id(time: int, after: str = "") -> str:
 
 
 def _uuid6(ticks: int) -> str:
-    chance = random.getrandbits(62)
-    whole = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 64 | 1 << 63 | chance:032x}"
+    bits = chance.getrandbits(62)
+    whole = f"{(ticks >> 12 << 16 | 0x6000 | ticks & 0xFFF) << 64 | 1 << 63 | bits:032x}"
     return f"{whole[:8]}-{whole[8:12]}-{whole[12:16]}-{whole[16:20]}-{whole[20:]}"
 
 
 _UUID6 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}-[0-9a-f]{12}")
 _END = 1 << 60
+
+
+def time_of(id: str) -> int:
+    """When an id was made, in nanoseconds since 1970; 0 if it does not say so."""
+    ticks = _ticks(id)
+    return 0 if ticks is None else max(ticks - _GREGORIAN, 0) * 100
 
 
 def _ticks(id: str) -> int | None:

@@ -133,7 +133,7 @@ class Lines:
             point = known.point
             since = Scan(STEPS, (*line, point.branch), start=(point.seq,), limit=2, bodies=False)
             (rows,) = await self._backend.read([since])
-            if len(rows) == 1 and Point.of(rows[0]).hash == point.hash:
+            if len(rows) == 1 and Point.of(rows[0]) == point:  # the very same: neither followed nor rewritten
                 return known
         return await self.look(line)
 
@@ -187,8 +187,7 @@ class Lines:
             conditions = await unheld(self._backend, lines)
             if await self._backend.apply([*conditions, *gone]) is None:
                 break
-        for line in lines:
-            self._ground.cache.forget(line)
+        self._ground.cache.forget(*lines)
         return any(each.columns is not None for each in conditions[: len(set(lines))])
 
     async def names(self, tenant: str, prefix: str = "", after: str = "") -> list[Line]:

@@ -100,7 +100,7 @@ async def _all(engine: Engine, tenant: str, asked: _Asked) -> list[Row]:
 def _target(row: Row) -> tuple[str, str, str]:
     """The scope and the key that a row tells of."""
     line, target = str(row.key[1]), str(row.columns[4])
-    if line == LINE:
+    if BETWEEN in target:
         return target.rpartition(BETWEEN)
     return line.removeprefix(MARK), BETWEEN, target
 

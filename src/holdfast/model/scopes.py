@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -42,13 +43,13 @@ class Part(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind}:{_quoted(self.name)}"
+        return f"{self.kind}:{quoted(self.name)}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """A part from its text, whichever kind it is of."""
         kind, _, name = text.partition(":")
-        return cls(kind, _unquoted(name))
+        return cls(kind, unquoted(name))
 
 
 class Scope(NamedTuple):
@@ -59,13 +60,14 @@ class Scope(NamedTuple):
     @classmethod
     def of(cls, **parts: str | None) -> Self:
         """The scope of these parts; those that are None are left out."""
-        return cls(_ordered(tuple((kind, name) for kind, name in parts.items() if name is not None)))
+        return cls(_made_of(parts))
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """A scope from its text, such as `workflow:w1/step:fetch`, or `global`."""
         if not isinstance(text, str):
             raise Invalid(f"a scope is text such as 'agent:researcher', not {type(text).__name__}", where=_shown(text))
+        text = _plain(text)
         if text == GLOBAL:
             return cls()
         parts = []
@@ -77,13 +79,12 @@ class Scope(NamedTuple):
                     where=_shown(text),
                     hint="Such as agent:researcher; in a name, a slash is written %2F",
                 )
-            parts.append((kind, _unquoted(name)))
+            parts.append((kind, unquoted(name)))
         return cls(_ordered(tuple(parts)))
 
     def within(self, **parts: str | None) -> Self:
         """The scope with further parts."""
-        given = tuple((kind, name) for kind, name in parts.items() if name is not None)
-        return type(self)(_ordered((*self.parts, *given)))
+        return type(self)(_made_of(parts, self.parts))
 
     def __str__(self) -> str:
         return "/".join(map(str, self.parts)) or GLOBAL
@@ -107,6 +108,22 @@ class Scope(NamedTuple):
     def holds(self, other: Scope) -> bool:
         """Whether the other scope is this one, or lies in it."""
         return other.parts[: len(self.parts)] == self.parts
+
+
+def _made_of(given: Mapping[str, str | None], before: tuple[Part, ...] = ()) -> tuple[Part, ...]:
+    """Parts in their order, with some that are there already."""
+    named = []
+    for kind, name in given.items():
+        if name is not None:
+            plain = _plain(kind)
+            named.append((plain, check_key(name, f"name of the {plain if plain in _RANK else 'part'}")))
+    return _ordered((*before, *named))
+
+
+def _plain(text: str) -> str:
+    """The same text, and nothing else: a class of one's own may say that it equals another name, and would be
+    remembered in its place."""
+    return text if type(text) is str else str.__str__(text)
 
 
 @lru_cache(4096)
@@ -161,15 +178,17 @@ def check_key(text: object, what: str = "key") -> str:
     """A key, or a name in a scope, in its normal form. `Invalid` if it is none."""
     if not isinstance(text, str):
         raise Invalid(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+    text = _plain(text)
     if len(text) > 4 * MAX_KEY:  # normal form makes few of many, but not so few
         raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
-    return _checked(str(text), what)
+    return _checked(text, what)
 
 
 def normal(text: object, what: str) -> str:
     """What names are compared with, such as the start of one or a pattern, in their normal form."""
     if not isinstance(text, str):
         raise Invalid(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+    text = _plain(text)
     if text.isascii():
         return text
     if _HALVES.search(text):
@@ -181,10 +200,11 @@ def _shown(value: object) -> str:
     return ascii(value)[:80]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name in which no slash is left, and that no other name shares."""
     return name.replace("%", "%25").replace("/", "%2F") if "%" in name or "/" in name else name
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """The name that was quoted so."""
     return name.replace("%2F", "/").replace("%25", "%") if "%" in name else name

@@ -287,7 +287,7 @@ _ALL = (
         "remove expired keys of all scopes, end sessions whose time is up",
         _expire,
         _check_expire,
-        {"grace": "how long content must have been there that was to be an artifact's and is not: 1d"},
+        {"grace": "how long nothing was added to content that was to be an artifact's and is not: 1d"},
     ),
     Kind(
         "compact",

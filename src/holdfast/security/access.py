@@ -15,7 +15,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.lines import Memo
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid, NotFound
-from holdfast.model.scopes import MARK, Scope, check_key
+from holdfast.model.scopes import MARK, Scope, check_key, quoted, unquoted
 from holdfast.security.events import BETWEEN, Event
 from holdfast.security.grants import Grant
 from holdfast.security.guard import Action
@@ -92,19 +92,19 @@ class Access:
             grants: dict[str, list[Grant]] = {}
             roles: dict[str, Policy] = {}
             for each in holders:
-                held = await entries.starting(_HELD + _quoted(each) + "/")
+                held = await entries.starting(_HELD + quoted(each) + "/")
                 for found in held.values():
                     grant = Grant.stored(found, ACCESS)
                     grants.setdefault(grant.scope, []).append(grant)
-                for name in await entries.starting(_ASSIGNED + _quoted(each) + "/"):
+                for name in await entries.starting(_ASSIGNED + quoted(each) + "/"):
                     rules = await entries.find(_ROLE + name)
                     if rules is not None:
                         roles[name] = stored_policy(rules, f"role {name!r}")
-            named = await entries.find(_ROLE + _quoted(role)) if role else None
+            named = await entries.find(_ROLE + quoted(role)) if role else None
             return Rights(
                 grants,
                 tuple(roles.values()),
-                await entries.find(_PARENT + _quoted(me)) is not None,
+                await entries.find(_PARENT + quoted(me)) is not None,
                 None if named is None else stored_policy(named, f"role {role!r}"),
             )
 
@@ -113,7 +113,7 @@ class Access:
     async def grants(self, to: str = "", scope: Scope | None = None, *, dead: bool = False) -> list[Grant]:
         """Grants, the oldest first: those to somebody, those of a scope; with `dead`, those that were revoked or have
         expired not long ago, too."""
-        prefix = _HELD + (_quoted(to) + "/" if to else "")
+        prefix = _HELD + (quoted(to) + "/" if to else "")
         found = await self._ledger.look(lambda entries: entries.starting(prefix))
         grants = sorted((Grant.stored(each, ACCESS) for each in found.values()), key=lambda grant: grant.given)
         now, text = self._clock(), "" if scope is None else str(scope)
@@ -123,26 +123,26 @@ class Access:
         """Groups, and the identities in them."""
         found: dict[str, list[str]] = {}
         for member in await self._ledger.look(lambda entries: entries.starting(_MEMBER)):
-            identity, group = map(_unquoted, member.split("/"))
+            identity, group = map(unquoted, member.split("/"))
             found.setdefault(group, []).append(identity)
         return {group: sorted(found[group]) for group in sorted(found)}
 
     async def roles(self) -> dict[str, Policy]:
         """Roles, and what they allow."""
         found = await self._ledger.look(lambda entries: entries.starting(_ROLE))
-        return {_unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
+        return {unquoted(name): stored_policy(rules, f"role {name!r}") for name, rules in found.items()}
 
     async def assignments(self) -> dict[str, list[str]]:
         """Who has which roles: identities, and `group:` and groups."""
         found: dict[str, list[str]] = {}
         for each in await self._ledger.look(lambda entries: entries.starting(_ASSIGNED)):
-            to, role = map(_unquoted, each.split("/"))
+            to, role = map(unquoted, each.split("/"))
             found.setdefault(to, []).append(role)
         return found
 
     async def parents(self) -> list[str]:
         """The identities that may read their children's scopes."""
-        return [_unquoted(name) for name in await self._ledger.look(lambda entries: entries.starting(_PARENT))]
+        return [unquoted(name) for name in await self._ledger.look(lambda entries: entries.starting(_PARENT))]
 
     # Changing -------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Access:
             self._actor,
             now,
         )
-        prefix = _HELD + _quoted(grant.to) + "/"
+        prefix = _HELD + quoted(grant.to) + "/"
 
         async def work_out(entries: Entries) -> Amendment:
             old = await entries.starting(prefix)
@@ -179,8 +179,8 @@ class Access:
         done: list[Grant] = []
 
         async def work_out(entries: Entries) -> Amendment:
-            to = await entries.find(_GRANT + _quoted(id)) if id else None
-            found = None if to is None else await entries.find(f"{_HELD}{_quoted(to)}/{id}")
+            to = await entries.find(_GRANT + quoted(id)) if id else None
+            found = None if to is None else await entries.find(f"{_HELD}{quoted(to)}/{id}")
             if found is None:
                 raise NotFound("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
             grant = Grant.stored(found, ACCESS)
@@ -198,16 +198,16 @@ class Access:
         taken: list[int] = []
 
         async def work_out(entries: Entries) -> Amendment:
-            held = await entries.starting(_HELD + _quoted(to) + "/")
+            held = await entries.starting(_HELD + quoted(to) + "/")
             now = self._clock()
             live = [grant for each in held.values() if (grant := Grant.stored(each, ACCESS)).is_live(now)]
             revoked = self._revoked(live, [])
             gone = []
             for prefix in (_ASSIGNED, _MEMBER):
-                start = prefix + _quoted(to) + "/"
+                start = prefix + quoted(to) + "/"
                 gone += [start + name for name in await entries.starting(start)]
-            if await entries.find(_PARENT + _quoted(to)) is not None:
-                gone.append(_PARENT + _quoted(to))
+            if await entries.find(_PARENT + quoted(to)) is not None:
+                gone.append(_PARENT + quoted(to))
             taken.append(len(live) + len(gone))
             events = [*revoked.events, Event("access", self._actor, "cut-off", to)]
             return Amendment(revoked.put, [*revoked.removed, *gone], events)
@@ -221,7 +221,7 @@ class Access:
         for grant in grants:
             # One that is dead already keeps the time at which it died.
             last = grant if grant.revoked else grant._replace(revoked=self._clock(), revoked_by=self._actor)
-            put[f"{_HELD}{_quoted(grant.to)}/{grant.id}"] = last.plain()
+            put[f"{_HELD}{quoted(grant.to)}/{grant.id}"] = last.plain()
             events.append(self._told("revoke", last))
             done.append(last)
         return Amendment(put, (), events)
@@ -239,37 +239,37 @@ class Access:
     async def define(self, role: str, policy: Policy) -> None:
         """Keep a policy under the name of a role, in place of what was there."""
         name = check_key(role, "name of a role")
-        await self._set("define", {_ROLE + _quoted(name): policy.plain()}, f"role:{name}", policy.plain())
+        await self._set("define", {_ROLE + quoted(name): policy.plain()}, f"role:{name}", policy.plain())
 
     async def undefine(self, role: str) -> None:
         """Forget a role; who has it has nothing by it any more. `NotFound` if there is none."""
         name = check_key(role, "name of a role")
-        await self._drop("undefine", [_ROLE + _quoted(name)], f"role:{name}", None)
+        await self._drop("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
 
     async def assign(self, role: str, to: str) -> None:
         """Give somebody a role. `NotFound` if there is none."""
         name = check_key(role, "name of a role")
 
         async def work_out(entries: Entries) -> Amendment:
-            if await entries.find(_ROLE + _quoted(name)) is None:
+            if await entries.find(_ROLE + quoted(name)) is None:
                 raise NotFound("there is no such role", where=f"role {name!r}", hint="Define it first")
             event = self._event("assign", to, {"role": name})
-            return Amendment({f"{_ASSIGNED}{_quoted(to)}/{_quoted(name)}": True}, (), [event])
+            return Amendment({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
 
         await self._ledger.amend("assign", self._actor, work_out)
 
     async def unassign(self, role: str, to: str) -> None:
         """Take a role from somebody. `NotFound` if they do not have it."""
         name = check_key(role, "name of a role")
-        await self._drop("unassign", [f"{_ASSIGNED}{_quoted(to)}/{_quoted(name)}"], to, {"role": name})
+        await self._drop("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
 
     async def authorize(self, identity: Identity) -> None:
         """Let an identity read the scopes of its children."""
-        await self._set("authorize", {_PARENT + _quoted(str(identity)): True}, str(identity), None)
+        await self._set("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
 
     async def unauthorize(self, identity: Identity) -> None:
         """Let it do so no longer. `NotFound` if it could not."""
-        await self._drop("unauthorize", [_PARENT + _quoted(str(identity))], str(identity), None)
+        await self._drop("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
     async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
         async def work_out(entries: Entries) -> Amendment:  # noqa: ARG001
@@ -295,17 +295,8 @@ class Access:
 
 
 async def _groups_of(entries: Entries, identity: str) -> list[str]:
-    return [EVERYONE, *map(_unquoted, await entries.starting(_MEMBER + _quoted(identity) + "/"))]
+    return [EVERYONE, *map(unquoted, await entries.starting(_MEMBER + quoted(identity) + "/"))]
 
 
 def _member(identity: str, group: str) -> str:
-    return f"{_MEMBER}{_quoted(identity)}/{_quoted(group)}"
-
-
-def _quoted(name: str) -> str:
-    """A name without slashes, that no other name shares."""
-    return name.replace("%", "%25").replace("/", "%2F")
-
-
-def _unquoted(name: str) -> str:
-    return name.replace("%2F", "/").replace("%25", "%")
+    return f"{_MEMBER}{quoted(identity)}/{quoted(group)}"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change
+from holdfast.errors import Denied
 from holdfast.model.scopes import Scope, check_key
 
 Action: TypeAlias = Literal["read", "write"]
@@ -14,10 +15,10 @@ Guards: TypeAlias = Callable[[bool], Awaitable[Sequence[Change]]]
 """Conditions on which something is done, worked out at every attempt; told whether one has failed already."""
 
 
-def both_guards(one: Guards | None, other: Guards) -> Guards:
+def both_guards(one: Guards | None, other: Guards | None) -> Guards | None:
     """The conditions of both."""
-    if one is None:
-        return other
+    if one is None or other is None:
+        return one or other
 
     async def guards(again: bool) -> list[Change]:
         return [*await one(again), *await other(again)]
@@ -57,9 +58,19 @@ class Guard:
         """
         return FREELY
 
-    async def sees(self, scope: Scope) -> bool:  # noqa: ARG002
-        """Whether all of a scope may be read. Only a question: nothing is noted."""
-        return True
+    async def allow_named(self, action: Action, scope: Scope, keys: Sequence[str], name: str) -> Permit:
+        """The same, of something that the caller knows by a name: the error tells neither where it is, nor that it is
+        there at all."""
+        try:
+            return await self.allow(action, scope, keys)
+        except Denied as error:
+            denied = error
+        # Here, and not above: or else the error would have the other one for its context.
+        raise Denied(denied.what, where=name, hint=denied.hint, code=denied.code)
+
+    async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
+        """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
+        return list(scopes)
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Keys were read, as `allow` allowed. Noted, where reads are; `Denied` if that is allowed no longer: what was

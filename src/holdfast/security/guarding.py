@@ -110,14 +110,16 @@ class IdentityGuard(Guard):
                 return Permit(self._conditions(action, scope, tuple(keys), memo))
         raise await self.refused(action, scope, keys, refusal)
 
-    async def sees(self, scope: Scope) -> bool:
-        """Whether all of a scope may be read. Only a question: nothing is noted."""
-        if self.how.mode != "custom" and self.owns(scope):
-            return True
+    async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
+        """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
         if self.how.policy is not None:
-            return by_policy(self.how.policy, "read", check_plain(scope), ()) is None
-        memo = await self._access.fresh()
-        return self.decide(await self._rights(memo), "read", check_plain(scope), ()) is None
+            return [each for each in scopes if by_policy(self.how.policy, "read", check_plain(each), ()) is None]
+        rights, own = await self._rights(await self._access.fresh()), self.how.mode != "custom"
+        return [
+            each
+            for each in scopes
+            if (own and self.owns(each)) or self.decide(rights, "read", check_plain(each), ()) is None
+        ]
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
         """Note that keys were read. What was read under a right that is gone meanwhile is denied."""

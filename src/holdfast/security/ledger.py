@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.port import Change, Expect
 from holdfast.backends.spaces import LINES, STEPS
@@ -19,6 +19,7 @@ from holdfast.model.packed import pack_name, unpack, unpack_name
 from holdfast.model.trees import MissingNode
 from holdfast.security import tracing
 from holdfast.security.events import DIGEST, Event, digest, rows
+from holdfast.security.guard import Guards
 
 T = TypeVar("T")
 
@@ -54,6 +55,10 @@ class Amendment(NamedTuple):
     put: Mapping[str, Any]
     removed: Sequence[str]
     events: Sequence[Event]
+
+
+WorkOut: TypeAlias = Callable[[Entries], Awaitable[Amendment]]
+"""Works out what to change, given what is there."""
 
 
 class Ledger:
@@ -94,8 +99,14 @@ class Ledger:
         after = (*self.line, memo.point.branch, memo.point.seq + 1)
         return [Expect(LINES, tuple(self.line), tuple(memo.info)), Expect(STEPS, after, None)]
 
-    async def amend(self, kind: str, actor: str, work_out: Callable[[Entries], Awaitable[Amendment]]) -> Head:
+    async def amend(self, kind: str, actor: str, work_out: WorkOut) -> Head:
         """Change it. What to change is worked out anew against what is there at each attempt."""
+        (head,) = await self.engine.rebaser.save(self.saving(kind, actor, work_out))
+        return head
+
+    def saving(self, kind: str, actor: str, work_out: WorkOut, guards: Guards | None = None) -> Saving:
+        """The same, to be saved alone or together with others; on further conditions, which are asked for after what to
+        change was worked out."""
         codec, clock, trace = self.engine.ground.codec, self.engine.ground.clock, tracing.traced()
         events: Sequence[Event] = ()
         time = 0
@@ -115,6 +126,5 @@ class Ledger:
         def riders(id: str) -> list[Change]:
             return rows(self.line, id, time, trace, events)
 
-        saving = Saving(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders)
-        (head,) = await self.engine.rebaser.save(saving)
-        return head
+        saving = Saving(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
+        return saving

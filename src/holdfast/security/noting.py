@@ -195,11 +195,13 @@ class Notes:
         return Event("denied", actor, action, target, "denied", 0, detail, now, tracing.current())
 
     async def _write(self, events: Sequence[Event]) -> None:
-        async def work_out(entries: Entries) -> Amendment:
-            count = await entries.find("rows") or 0
-            return Amendment({"rows": count + len(events)}, (), events)
+        await self._ledger.amend("audit", "", lambda entries: counted(entries, events))
 
-        await self._ledger.amend("audit", "", work_out)
+
+async def counted(entries: Entries, events: Sequence[Event]) -> Amendment:
+    """The change of the line that tells of more: it holds how many rows it has."""
+    count = await entries.find("rows") or 0
+    return Amendment({"rows": count + len(events)}, (), events)
 
 
 _living: WeakSet[Notes] = WeakSet()
@@ -214,5 +216,5 @@ def _flush_all() -> None:
 def escaped(name: object) -> str:
     """A name that is none, as it is noted."""
     if not isinstance(name, str):
-        return f"<{type(name).__name__}>"[:_LONGEST]
+        return f"<{ascii(type(name).__name__)[1:-1]}>"[:_LONGEST]
     return ascii(str.__getitem__(name, slice(_LONGEST)))[1:-1][:_LONGEST]

@@ -21,8 +21,12 @@ from holdfast.codec import Codec, default_codec
 from holdfast.engine.core import Engine
 from holdfast.engine.records import Line, open_event
 from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.model.scopes import MARK
 from holdfast.model.steps import Header, Parent, commit_hash
 from holdfast.security.audit import Finding, Told, lines_of, mismatches, steps_of
+from holdfast.security.carrying import REMOVE, STEP
+from holdfast.security.events import BETWEEN
+from holdfast.security.noting import AUDIT
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
@@ -107,6 +111,8 @@ class Checked:
     findings: list[Finding] = field(default_factory=list)
     heads: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Where each line ends in the file: how many steps it has, and the last one's hash."""
+    removed: dict[str, int] = field(default_factory=dict)
+    """Lines that were removed, as the audit says, and how many steps they had."""
 
     @property
     def ok(self) -> bool:
@@ -118,7 +124,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
     """See whether an exported audit is what a store wrote: needs the file only.
 
     `heads` says how many steps each line had at an earlier time, and the hash of the last of them: the file must go on
-    from there.
+    from there, or say that the line was removed since.
     """
     checked = Checked()
     documents = _documents(Path(path))
@@ -141,7 +147,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
     if ends != {line: list(end) for line, end in checked.heads.items()}:
         checked.findings.append(Finding("", "", "the ends of the lines are not those that the file says"))
     for line, (length, last) in (heads or {}).items():
-        if length and hashes.get(line, {}).get(length - 1) != last:
+        if length > checked.removed.get(line, 0) and hashes.get(line, {}).get(length - 1) != last:
             checked.findings.append(Finding(line, "", f"step {length - 1} is not the one that the heads say"))
     return checked
 
@@ -200,7 +206,19 @@ def _check_step(document: dict[str, Any], known: dict[int, str], checked: Checke
             wrong.append("it does not follow the step before it")
         wrong += _check_rows(default_codec, metadata, document)
         checked.rows += len(document["rows"])
+        if line == AUDIT:
+            checked.removed |= _removed(default_codec, document)
     checked.findings += (Finding(line, id, what) for what in wrong)
+
+
+def _removed(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
+    """The lines that went with a step, and how many steps they had."""
+    found = {}
+    for _, _, kind, _, action, target, *_, detail in document["rows"]:
+        about = codec.unpack(b64decode(detail, validate=True)) if detail else {}
+        if (kind, action) == ("change", REMOVE) and STEP not in about:
+            found[MARK + target.removesuffix(BETWEEN)] = int(about["steps"])
+    return found
 
 
 def _check_rows(codec: Codec, metadata: bytes, document: dict[str, Any]) -> list[str]:

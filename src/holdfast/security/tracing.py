@@ -6,13 +6,13 @@ given a `bound` function (`asyncio.to_thread` does so by itself).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from holdfast.engine.chance import chance
 from holdfast.model.scopes import check_key
 
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ def enter(trace: Trace) -> None:
 def traced() -> Trace:
     """The same; with a correlation id of its own, where there is none."""
     trace = _current.get()
-    return trace if trace.correlation else trace._replace(correlation=f"{random.getrandbits(64):016x}")
+    return trace if trace.correlation else trace._replace(correlation=f"{chance.getrandbits(64):016x}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from holdfast.backends.folders import flush_folder
 from holdfast.backends.port import Call
 from holdfast.engine.drivers import arun, run
 from holdfast.engine.records import Line
-from holdfast.errors import Corrupt, Invalid, NotFound, Unsupported
+from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unsupported
 from holdfast.model.objects import PIECE
 from holdfast.model.packed import unpack
 from holdfast.model.scopes import MARK
@@ -154,7 +154,9 @@ class Taking:
     async def _put(self, token: str, number: int, piece: bytes) -> None:
         handle = self._handle
 
-        async def edit(_: View) -> Changed:
+        async def edit(view: View) -> Changed:
+            if number > (0 if view.point is None else view.point.seq + 1):
+                raise Conflict("the content was removed while it was taken in", hint="Register it again")
             return Changed({names.pack_key(_name(number)): handle.codec.pack(piece)})
 
         await handle.engine.rebaser.save(edited(handle, content_line(handle, token), "content", edit))
@@ -234,7 +236,11 @@ class Pieces:
     """The content of an artifact, piece by piece. The last piece is handed out once all of it was checked: whoever got
     the whole has read just what was registered."""
 
-    def __init__(self, handle: Handle, where: str, kept: Content, book: Line) -> None:
+    def __init__(
+        self, handle: Handle, where: str, kept: Content, book: Line, deleted: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """`deleted` tells whether there is no such artifact any more."""
+        self._deleted = deleted
         self._handle = handle
         self._where = where
         self._kept = kept
@@ -258,6 +264,8 @@ class Pieces:
         more = await self._piece()
         self.close()
         if more or self._count != self._kept.size or self._whole.hexdigest() != self._kept.sha256:
+            if await self._deleted():
+                raise NotFound("the artifact was deleted meanwhile", where=self._where)
             raise Corrupt(
                 "the content of an artifact is not what was registered",
                 where=self._where,

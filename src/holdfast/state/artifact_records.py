@@ -15,9 +15,10 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.hooks.features import Calling
 from holdfast.model.scopes import Scope
 from holdfast.security.events import Event
+from holdfast.security.guard import Guards
 from holdfast.state import keys as names
 from holdfast.state.artifact_content import LINES_OF, Content, Pieces, content_line, inline
-from holdfast.state.books import Book, Changed, Link, packed, records
+from holdfast.state.books import Book, Changed, Kept, Link, packed, records
 from holdfast.state.handles import Handle
 from holdfast.state.linking import BOOK, CHANGE
 from holdfast.state.living import kept_by
@@ -116,6 +117,10 @@ class New(NamedTuple):
     """What hooks did with it."""
 
 
+class Removed(Conflict):
+    """Content that was not taken in, since it was kept already, is so no longer."""
+
+
 class Records:
     """The records of artifacts."""
 
@@ -129,11 +134,11 @@ class Records:
         found = await self.book.get([id])
         if id not in found:
             raise no_artifact(id)
-        return Record.of(found[id])
+        return Record.of(found[id].value)
 
     async def several(self, ids: Sequence[str]) -> dict[str, Record]:
         """Those that are there."""
-        return {id: Record.of(stored) for id, stored in (await self.book.get(ids)).items()}
+        return {id: Record.of(found.value) for id, found in (await self.book.get(ids)).items()}
 
     async def known(self, sha256: str) -> bool:
         """Whether content with this hash is kept already."""
@@ -164,7 +169,12 @@ class Records:
         """The content of an artifact."""
         small = record.small if record.content == IN_RECORD else None
         content = Content(record.sha256, record.size, small, record.token, record.uri)
-        return Pieces(self.handle, f"artifact {id!r}", content, self.book.line)
+
+        async def deleted() -> bool:
+            there = (await self.several([id])).get(id)
+            return there is None or (there.sha256, there.token) != (record.sha256, record.token)
+
+        return Pieces(self.handle, f"artifact {id!r}", content, self.book.line, deleted)
 
     # Registering ------------------------------------------------------------------------------------------------
 
@@ -202,16 +212,16 @@ class Records:
                 each.call.done(head.point.seq + 1, head.point.id)
         return made
 
-    async def delete(self, id: str) -> None:
-        """Remove an artifact, and its content if no other one has it, and what links it with changes."""
+    async def delete(self, id: str, guards: Guards | None = None) -> None:
+        """Remove an artifact, and its content if no other one has it, and what links it with changes; on conditions."""
         gone: list[Line] = []
 
         async def edit(view: View) -> Changed:
             gone.clear()
-            stored = (await records(self.handle, view, [id])).get(id)
-            if stored is None:
+            found = (await records(self.handle, view, [id])).get(id)
+            if found is None:
                 raise no_artifact(id)
-            record = Record.of(stored)
+            record = Record.of(found.value)
             removed, rows = [names.pack_key(id)], self.book.filed(record.links(id), [], view.now)
             rows.append(Delete(LINKS, (*self.book.line, CHANGE, id)))
             if record.token:
@@ -227,17 +237,19 @@ class Records:
             event = Event("artifact", self.handle.guard.actor, "delete", id)
             return Changed(removed=removed, events=[event], rows=rows)
 
-        await self.book.change("delete", edit)
-        for line in gone:
-            self._engine.ground.cache.forget(line)
+        await self.book.change("delete", edit, guards)
+        self._engine.ground.cache.forget(*gone)
 
     async def sweep(self, grace: int) -> int:
-        """Remove content that no artifact has, as processes leave that die while they register one, if it is older
-        than that. Returns how much there was."""
+        """Remove content that no artifact has, as processes leave that die while they register one, if nothing was
+        added to it for so long. Returns how much there was."""
         old = []
         for line in await self._engine.lines.names(self.handle.tenant, LINES_OF):
             memo = await self._engine.lines.look(line)
-            if memo is not None and memo.info.created + grace < self.handle.now() and not await self._used(line):
+            if memo is None:
+                continue
+            last = memo.info.created if memo.point is None else memo.point.time
+            if last + grace < self.handle.now() and not await self._used(line):
                 old.append(line)
         gone: list[Line] = []
 
@@ -247,8 +259,7 @@ class Records:
 
         if old:
             await self.book.change("sweep", edit)
-        for line in gone:
-            self._engine.ground.cache.forget(line)
+        self._engine.ground.cache.forget(*gone)
         return len(gone)
 
     async def _used(self, line: Line) -> bool:
@@ -268,10 +279,10 @@ class _Registered:
         """By the hash of what is kept: an artifact that has it."""
         self.lines: set[Line] = set()
 
-    async def add(self, new: New, there: Mapping[str, Any] | None) -> Record:
+    async def add(self, new: New, there: Kept | None) -> Record:
         """One more. Returns its record."""
         if there is not None:
-            old = Record.of(there)
+            old = Record.of(there.value)
             if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
                 return old
             raise Conflict(
@@ -282,7 +293,7 @@ class _Registered:
         new = new._replace(record=replace(new.record))  # another attempt may find other content that is the same
         record, content = new.record, new.content
         same = self._first.get(content.sha256)
-        if same is not None:
+        if same is not None and record.by in ("", same[1].by):  # nobody is told what others have
             record.same_as = same[0]
         if content.uri:
             record.content, record.uri = ELSEWHERE, content.uri
@@ -329,8 +340,8 @@ class _Registered:
         for sha256, rows in zip(wanted, found, strict=True):
             if rows:
                 ids |= dict.fromkeys(await self._records.kept(sha256, 1), sha256)
-        for id, stored in (await records(self._records.handle, self._view, list(ids))).items():
-            self._first[ids[id]] = (id, Record.of(stored))
+        for id, there in (await records(self._records.handle, self._view, list(ids))).items():
+            self._first[ids[id]] = (id, Record.of(there.value))
 
     def changed(self) -> Changed:
         """All of it."""
@@ -342,5 +353,5 @@ def no_artifact(id: str) -> NotFound:
     return NotFound("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
 
 
-def _removed_meanwhile() -> Conflict:
-    return Conflict("the same content, which was kept already, was removed meanwhile", hint="Register it again")
+def _removed_meanwhile() -> Removed:
+    return Removed("the same content, which was kept already, was removed meanwhile", hint="Register it again")

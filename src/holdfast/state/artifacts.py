@@ -25,17 +25,20 @@ from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupp
 from holdfast.hooks.features import calling
 from holdfast.model.scopes import Scope, check_key
 from holdfast.security import tracing
-from holdfast.security.guard import Action
+from holdfast.security.guard import Action, Permit
 from holdfast.security.identity import owns
 from holdfast.state import linking
 from holdfast.state.artifact_content import AsyncContent, Binary, Taking, as_file
-from holdfast.state.artifact_records import Artifact, New, Record, Records
+from holdfast.state.artifact_records import Artifact, New, Record, Records, Removed, no_artifact
 from holdfast.state.handles import Handle
 
 MAX_ID = 900
 """How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""
 
 _PAGE = 256
+
+_ATTEMPTS = 5
+"""How often content is taken in anew because others removed what was the same."""
 
 _ABOUT = ("type", "producer", "name")
 
@@ -115,6 +118,15 @@ class ArtifactsOperations:
         return await self._register(given) if given else []
 
     async def _register(self, given: list[Source]) -> list[Artifact]:
+        again = all(isinstance(each.source, str | PathLike | bytes) for each in given)
+        for _ in range(_ATTEMPTS if again else 0):
+            try:
+                return await self._try(given)
+            except Removed:
+                continue
+        return await self._try(given)
+
+    async def _try(self, given: list[Source]) -> list[Artifact]:
         new: list[New] = []
         taking = Taking(self._records.handle, self._records.known)
         try:
@@ -174,8 +186,8 @@ class ArtifactsOperations:
     async def delete(self, id: str) -> None:
         """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
         The changes stay. Raises `NotFound`."""
-        await self._allowed(id, "write")
-        await self._records.delete(id)
+        _, permit = await self._asked(id, "write")
+        await self._records.delete(id, permit.guards)
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -282,19 +294,22 @@ class ArtifactsOperations:
     # Inside -----------------------------------------------------------------------------------------------------
 
     async def _allowed(self, id: str, action: Action) -> Record:
-        """The record of an artifact that may be read or removed. To those who may not know of it, one that is there
-        looks like one that is not."""
-        id, guard = _check_id(id), self._handle.guard
-        try:
-            record = await self._records.get(id)
-        except NotFound:
-            if guard.actor:
-                await guard.allow(action, Scope(), (_key(id),))
-            raise
-        await guard.allow(action, record.owner, (_key(id),))
-        if action == "read":
-            await guard.saw(record.owner, (_key(id),))
+        """The record of an artifact that may be read or removed."""
+        record, _ = await self._asked(id, action)
         return record
+
+    async def _asked(self, id: str, action: Action) -> tuple[Record, Permit]:
+        """The same, and on which conditions it may be. To those who may not know of it, one that is there looks like
+        one that is not."""
+        id, guard = _check_id(id), self._handle.guard
+        found = (await self._records.several([id])).get(id)
+        owner = Scope() if found is None else found.owner
+        permit = await guard.allow_named(action, owner, (_key(id),), f"artifact {id!r}")
+        if found is None:
+            raise no_artifact(id)
+        if action == "read":
+            await guard.saw(owner, (_key(id),))
+        return found, permit
 
     async def _check(self, ids: Iterable[str]) -> None:
         for id in ids:

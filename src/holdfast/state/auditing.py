@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.port import Row, Scan
 from holdfast.backends.spaces import EVENTS
 from holdfast.checkpoints import to_datetime
+from holdfast.engine.ids import time_of
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid
 from holdfast.model.scopes import MARK, Scope
 from holdfast.security.access import ACCESS
 from holdfast.security.audit import detail_of
+from holdfast.security.carrying import STEP
 from holdfast.security.events import BETWEEN
 from holdfast.security.noting import AUDIT
 from holdfast.state.handles import Handle
+
+T = TypeVar("T")
 
 _PAGE = 256
 _FEW = 4
@@ -68,18 +72,52 @@ class Question(NamedTuple):
     since: int = 0
     until: int = 0
 
-    def fits(self, time: int, found: Audited) -> bool:
+    def fits(self, row: _Row) -> bool:
         """Whether something is what is asked for."""
         return (
-            (self.actor is None or self.actor == found.actor)
-            and self.scope in ("", found.scope)
-            and self.key in ("", found.key)
-            and self.kind in ("", found.kind)
-            and self.action in ("", found.action)
-            and self.outcome in ("", found.outcome)
-            and self.correlation in ("", found.correlation)
-            and time >= self.since
-            and (not self.until or time <= self.until)
+            (self.actor is None or self.actor == row.actor)
+            and self.scope in ("", row.scope)
+            and self.key in ("", row.key)
+            and self.kind in ("", row.kind)
+            and self.action in ("", row.action)
+            and self.outcome in ("", row.outcome)
+            and self.correlation in ("", row.correlation)
+            and row.time >= self.since
+            and (not self.until or row.time <= self.until)
+        )
+
+
+class _Row(NamedTuple):
+    """What a row says, but for its details."""
+
+    time: int
+    kind: str
+    actor: str
+    action: str
+    scope: str
+    key: str
+    outcome: str
+    correlation: str
+    cause: str
+    duration: int
+
+    @classmethod
+    def of(cls, row: Row) -> _Row:
+        time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
+        scope, between, key = str(target).partition(BETWEEN)
+        if not between:
+            scope, key = str(row.key[1]).removeprefix(MARK), str(target)
+        return cls(
+            int(time),
+            str(kind),
+            str(actor),
+            str(action),
+            scope,
+            key,
+            str(outcome),
+            str(correlation),
+            str(cause),
+            int(duration),
         )
 
 
@@ -101,105 +139,119 @@ class _Place(NamedTuple):
         return cls(parts[0], parts[2], int(parts[1]))
 
 
-class _Later:
-    """Sorts what is newer first."""
-
-    __slots__ = ("place", "row", "stream")
-
-    def __init__(self, place: _Place, row: Row, stream: _Stream) -> None:
-        self.place, self.row, self.stream = place, row, stream
-
-    def __lt__(self, other: _Later) -> bool:
-        return self.place > other.place
-
-
 class _Stream:
-    """The rows of a line, the newest first."""
+    """The rows of a line, the newest first. Streams sort by their next row: what is newer comes first."""
 
-    def __init__(self, handle: Handle, line: Line, after: _Place | None) -> None:
-        self._handle = handle
+    def __init__(self, handle: Handle, line: Line, after: _Place | None, size: int) -> None:
+        self._backend = handle.engine.ground.backend
         self.line = line
+        self.place = _Place("", line.name, 0)
+        """Where the next row is."""
         self._rows: list[Row] = []
-        self._asked = 0
+        self._size = size
+        self._has_more = True
         self._stop: tuple[Any, ...] = ()
         if after is not None:
             # All before a place in the order of id, line and number.
             same = (after.id, after.number) if line.name == after.line else (after.id,)
             self._stop = (after.id + "\0",) if line.name < after.line else same
 
-    def query(self, limit: int) -> Scan:
-        self._asked = limit
-        return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=limit)
+    def __lt__(self, other: _Stream) -> bool:
+        return self.place > other.place
+
+    def first(self) -> Scan:
+        """Asks where the first row is."""
+        return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=1, bodies=False)
+
+    def begins_at(self, row: Row) -> None:
+        """The first row is there. What is written from now on is not looked at."""
+        self.place = self._place(row)
+        self._stop = (self.place.id, self.place.number + 1)
+
+    def query(self) -> Scan:
+        """Asks for the next rows."""
+        return Scan(EVENTS, tuple(self.line), stop=self._stop, reverse=True, limit=self._size)
 
     def take(self, rows: list[Row]) -> None:
-        self._rows = rows[::-1]
-        if len(rows) < self._asked:
-            self._asked = 0
-        else:
+        """The next rows are these."""
+        self._rows, self._has_more = rows[::-1], len(rows) == self._size
+        if rows:
             self._stop = rows[-1].key[2:]
+        self._size = min(self._size * _FEW, _PAGE)
 
-    async def next(self) -> _Later | None:
-        if not self._rows and self._asked:
-            (found,) = await self._handle.engine.ground.backend.read([self.query(_PAGE)])
+    async def next(self) -> Row | None:
+        """The next row; None if there are no more."""
+        await self._fill()
+        return self._rows.pop() if self._rows else None
+
+    async def moved(self) -> bool:
+        """Whether there is another row; its place is then that of the stream."""
+        await self._fill()
+        if self._rows:
+            self.place = self._place(self._rows[-1])
+        return bool(self._rows)
+
+    async def _fill(self) -> None:
+        if not self._rows and self._has_more:
+            (found,) = await self._backend.read([self.query()])
             self.take(found)
-        if not self._rows:
-            return None
-        row = self._rows.pop()
-        return _Later(_Place(str(row.key[2]), self.line.name, int(row.key[3])), row, self)
+
+    def _place(self, row: Row) -> _Place:
+        return _Place(str(row.key[2]), self.line.name, int(row.key[3]))
 
 
 async def look(handle: Handle, question: Question, limit: int, after: str | None) -> list[Audited]:
     """A page of the audit, the newest first, by when it was written."""
-    place = None if after is None else _Place.parse(after)
-    if question.scope:
-        names: Iterable[str] = sorted({Scope.parse(question.scope).line, ACCESS, AUDIT})
-        lines = [Line(handle.tenant, name) for name in names]
-    else:
-        lines = await handle.engine.lines.names(handle.tenant, MARK)
-    streams = [_Stream(handle, line, place) for line in lines]
-    first = _PAGE if len(streams) <= _FEW else _FEW
-    heap: list[_Later] = []
-    for start in range(0, len(streams), _AT_ONCE):
-        some = streams[start : start + _AT_ONCE]
-        found = await handle.engine.ground.backend.read([stream.query(first) for stream in some])
-        for stream, rows in zip(some, found, strict=True):
-            stream.take(rows)
-            newest = await stream.next()
-            if newest is not None:
-                heap.append(newest)
-    heapq.heapify(heap)
+    heap = await _streams(handle, question, limit, None if after is None else _Place.parse(after))
     page: list[Audited] = []
     while heap and len(page) < limit:
-        latest = heapq.heappop(heap)
-        time = int(latest.row.columns[0])
-        if time < question.since - (_LATE if latest.stream.line.name == AUDIT else 0):
+        stream = heapq.heappop(heap)
+        place, row = stream.place, await stream.next()
+        if row is None:
+            continue  # the line is gone meanwhile; what it said is in that of the audit
+        told = _Row.of(row)
+        written = max(told.time, time_of(place.id))  # what was carried over is much older than its step
+        if written < question.since - (_LATE if stream.line.name == AUDIT else 0):
             continue  # and all before it in its line
-        told = _told(handle, latest.stream.line, latest.row, latest.place)
-        if question.fits(time, told):
-            page.append(told)
-        following = await latest.stream.next()
-        if following is not None:
-            heapq.heappush(heap, following)
+        if question.fits(told):
+            page.append(_shown(handle, stream.line, row, told, place))
+        if await stream.moved():
+            heapq.heappush(heap, stream)
     return page
 
 
-def _told(handle: Handle, line: Line, row: Row, place: _Place) -> Audited:
-    time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
-    scope, between, key = str(target).partition(BETWEEN)
-    if not between:
-        scope, key = line.name.removeprefix(MARK), str(target)
-    return Audited(
-        to_datetime(int(time)),
-        str(kind),
-        str(actor),
-        str(action),
-        scope,
-        key,
-        str(outcome),
-        str(correlation),
-        str(cause),
-        int(duration) / 1e9,
-        detail_of(handle.codec, line, row, handle.engine.ground.max_bytes),
-        place.id,
-        str(place),
-    )
+async def _streams(handle: Handle, question: Question, limit: int, after: _Place | None) -> list[_Stream]:
+    """The lines in which there may be something that is asked for, as a heap."""
+    backend, tenant = handle.engine.ground.backend, handle.tenant
+    if question.scope:
+        names: Iterable[str] = sorted({Scope.parse(question.scope).line, ACCESS, AUDIT})
+        lines = [Line(tenant, name) for name in names]
+    else:
+        lines = await handle.engine.lines.names(tenant, MARK)
+    size = _PAGE if len(lines) <= _FEW else _FEW
+    heap: list[_Stream] = []
+    for some in _several(lines):
+        streams = [_Stream(handle, line, after, size) for line in some]
+        for stream, rows in zip(streams, await backend.read([each.first() for each in streams]), strict=True):
+            if rows:
+                stream.begins_at(rows[0])
+                heap.append(stream)
+        if question == Question():
+            # All of it is asked for: the page is filled by as many lines as it has rows, at most.
+            heap = heapq.nsmallest(limit, heap)
+    heapq.heapify(heap)
+    for streams in _several(heapq.nsmallest(min(limit, _PAGE), heap)):  # together: to ask for one by one takes longer
+        for stream, rows in zip(streams, await backend.read([each.query() for each in streams]), strict=True):
+            stream.take(rows)
+    return heap
+
+
+def _several(items: list[T]) -> Iterator[list[T]]:
+    """As many as are asked at a time."""
+    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+
+
+def _shown(handle: Handle, line: Line, row: Row, told: _Row, place: _Place) -> Audited:
+    detail = dict(detail_of(handle.codec, line, row, handle.engine.ground.max_bytes))
+    id = str(detail.pop(STEP, place.id))
+    return Audited(to_datetime(told.time), *told[1:-1], told.duration / 1e9, detail, id, str(place))

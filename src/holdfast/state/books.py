@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.port import Change, Delete, Put, Row, Scan
 from holdfast.backends.spaces import LINKS
@@ -21,10 +21,10 @@ from holdfast.model.packed import Packed, flatten, unpack
 from holdfast.model.scopes import MARK
 from holdfast.security import tracing
 from holdfast.security.events import DIGEST, Event, digest, rows
-from holdfast.security.guard import Guards
+from holdfast.security.guard import Guards, both_guards
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
-from holdfast.state.reading import View, seen
+from holdfast.state.reading import View, latest
 from holdfast.state.writing import FOLD_EVERY, pack_value
 
 
@@ -47,25 +47,33 @@ Link: TypeAlias = tuple[str, str, str]
 """A kind of link, a name, and what it is linked with."""
 
 
+class Kept(NamedTuple):
+    """A record, and the number of the step that made it."""
+
+    value: Any
+    version: int
+
+
 class Book:
     """A line of ours. What it does is nobody's to forbid: whoever calls has asked the guard."""
 
     def __init__(self, handle: Handle, name: str) -> None:
         self._handle = handle
         self.line = Line(handle.tenant, MARK + name)
+        self.guards: Guards | None = None
+        """Conditions of everything that is changed: those on which the guard let it pass."""
 
-    async def get(self, keys: Sequence[str]) -> dict[str, Any]:
+    async def get(self, keys: Sequence[str]) -> dict[str, Kept]:
         """Those of some records that are there."""
 
-        async def look(view: View) -> dict[str, Any]:
+        async def look(view: View) -> dict[str, Kept]:
             return await records(self._handle, view, keys)
 
-        memo = await self._handle.engine.lines.fresh(self.line)
-        return await seen(self._handle, self.line, None if memo is None else memo.point, look)
+        return await latest(self._handle, self.line, look)
 
     def saving(self, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
         """A step of the book, to be saved alone or together with others."""
-        return edited(self._handle, self.line, kind, edit, guards)
+        return edited(self._handle, self.line, kind, edit, both_guards(self.guards, guards))
 
     async def change(self, kind: str, edit: EditBook, guards: Guards | None = None) -> Head:
         """Change records, as one step."""
@@ -95,10 +103,14 @@ def packed(handle: Handle, values: Mapping[str, Any]) -> dict[bytes, Packed]:
     return {names.pack_key(key): pack_value(handle, key, value) for key, value in values.items()}
 
 
-async def records(handle: Handle, view: View, keys: Sequence[str]) -> dict[str, Any]:
+async def records(handle: Handle, view: View, keys: Sequence[str]) -> dict[str, Kept]:
     """Those of some records of a line that are there."""
     found = {key: await view.stored(key) for key in keys}
-    return {key: unpack(handle.codec, stored.entry.value) for key, stored in found.items() if stored is not None}
+    return {
+        key: Kept(unpack(handle.codec, stored.entry.value), stored.entry.origin.seq + 1)
+        for key, stored in found.items()
+        if stored is not None
+    }
 
 
 def edited(handle: Handle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:

@@ -80,7 +80,7 @@ def _settled(handle: Handle, scope: Scope, change: Write, expected: int, how: On
     key, mine = change.key, change.packed
 
     async def compute(live: Stored | None) -> Packed | None:
-        if (0 if live is None else live.entry.origin.seq + 1) == expected:
+        if (0 if live is None else live.version) == expected:
             return mine
         if callable(how):
             current = MISSING if live is None else unpack(handle.codec, live.entry.value)

@@ -6,12 +6,12 @@ less.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from holdfast import arguments
 from holdfast.backends.waiting import Pause
+from holdfast.engine.chance import chance
 from holdfast.engine.drivers import Async, Sync, arun, either, operation, run
 from holdfast.errors import Conflict, Invalid
 from holdfast.model.scopes import Scope
@@ -226,7 +226,8 @@ def _is_stale(conflict: Conflict, attempt: int, attempts: int) -> bool:
 
 async def _pause(attempt: int) -> None:
     if attempt > 1:
-        await Pause(random.random() * min(0.05, 0.001 * attempt))  # noqa: S311 - not for secrets
+        # Never for long: one who has just been first does not pause at all, and would be first again.
+        await Pause(chance.random() * min(0.005, 0.001 * attempt))
 
 
 def named(handle: Handle, scope: Scope | str | None, parts: Parts) -> Scope:

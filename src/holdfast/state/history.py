@@ -27,7 +27,8 @@ _PAGE = 64
 
 
 class Past(NamedTuple):
-    """A change of a key. `before` and `version` are its versions before and after; 0 where it was not there."""
+    """A change of a key. `before` and `version` are its versions before and after; 0 where it was not there. `step` is
+    the number of the scope's step that made it, also where that took the key away."""
 
     key: str
     action: str
@@ -38,6 +39,7 @@ class Past(NamedTuple):
     correlation: str
     cause: str
     id: str
+    step: int = 0
 
 
 async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
@@ -104,19 +106,26 @@ async def state_at(handle: Handle, scope: Scope, when: When) -> dict[str, Any]:
     return {item.key: item.value for item in items}
 
 
-async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: int | None) -> list[Past]:
+async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: int | Past | None) -> list[Past]:
     """The changes of a scope, or of one key, the latest first."""
     wanted = None if key is None else handle.guard.key(scope, key)
     await handle.guard.allow("read", scope, () if wanted is None else (wanted,))
     line, found = handle.line(scope), list[Past]()
-    stop: tuple[int, ...] = () if before is None else (max(arguments.count(before, "version") - 1, 0),)
+    last = before if isinstance(before, Past) else None
+    stop: tuple[int, ...] = ()
+    if last is not None:
+        stop = (last.step,)
+    elif before is not None:
+        stop = (max(arguments.count(before, "version") - 1, 0),)
     while len(found) < limit:
         query = Scan(STEPS, (*line, 0), stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await handle.engine.ground.backend.read([query])
         for row in rows:
             point = Point.of(row)
             if not point.pruned:
-                found += await changes_of(handle, line, row, wanted)
+                made = await changes_of(handle, line, row, wanted)
+                # Of the step in which the page before ended, the rest.
+                found += [each for each in made if last is None or each.step < last.step or each.key > last.key]
         if len(rows) < _PAGE:
             break
         stop = (int(rows[-1].key[3]),)
@@ -152,6 +161,7 @@ async def changes_of(handle: Handle, line: Line, row: Row, wanted: str | None = 
                 str(about.get("correlation", "")),
                 str(about.get("cause", "")),
                 point.id,
+                point.seq + 1,
             )
         )
     return found
@@ -162,8 +172,8 @@ async def _versions_before(handle: Handle, line: Line, point: Point, every: Sequ
     step before was pruned."""
 
     async def versions(view: View) -> dict[str, int]:
-        found = {each: await view.live(each) for each in every if each}
-        return {each: stored.entry.origin.seq + 1 for each, stored in found.items() if stored is not None}
+        found = {each: await view.version(each) for each in every if each}
+        return {each: version for each, version in found.items() if version}
 
     try:
         parent = await handle.engine.lines.find(line, Place(0, point.seq - 1)) if point.seq else None
@@ -184,16 +194,22 @@ async def rollback(handle: Handle, scope: Scope, when: When, key: str | None) ->
         every = [wanted] if wanted is not None else await view.keys()
         return {each: found for each in every if (found := await view.live(each)) is not None}
 
-    then = await seen(handle, line, point, stored, moment)
+    now = handle.now()
+    # What has expired since would have by itself.
+    then = {
+        each: found
+        for each, found in (await seen(handle, line, point, stored, moment)).items()
+        if not 0 < found.expires <= now
+    }
 
     async def changes(view: View) -> list[Write]:
-        now = await stored(view)
+        here = await stored(view)
         back = [
-            Write(each, "rollback", packed=found.entry.value)
+            Write(each, "rollback", packed=found.entry.value, expires=found.expires)
             for each, found in then.items()
-            if each not in now or now[each].entry.value != found.entry.value
+            if each not in here or (here[each].entry.value, here[each].expires) != (found.entry.value, found.expires)
         ]
-        return back + [Write(each, "delete") for each in now if each not in then]
+        return back + [Write(each, "delete") for each in here if each not in then]
 
     found = await viewed(handle, scope, changes)
     if not found:

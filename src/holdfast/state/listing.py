@@ -42,11 +42,10 @@ async def scopes(handle: Handle, prefix: str, pattern: str, after: str, limit: i
     while len(found) < limit:
         query = Scan(LINES, (handle.tenant,), (first,), (MARK + prefix + _LAST,), limit=page)
         (rows,) = await handle.engine.ground.backend.read([query])
-        for row in rows:
-            scope = Scope.of_line(str(row.key[1]))
-            if scope is None or not str(scope).startswith(prefix) or (matches and not matches(str(scope))):
-                continue
-            if len(found) < limit and await handle.guard.sees(scope):
+        named = (scope for row in rows if (scope := Scope.of_line(str(row.key[1]))) is not None)
+        meant = [each for each in named if str(each).startswith(prefix) and (not matches or matches(str(each)))]
+        for scope in await handle.guard.visible(meant):
+            if len(found) < limit:
                 found += await _shown(handle, scope)
         if len(rows) < page:
             break

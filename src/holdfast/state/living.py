@@ -8,11 +8,11 @@ inside leaves a trace there, too: whoever ends the session because it is idle le
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 
 from holdfast.backends.port import Change, Expect, Get, Put, Row
 from holdfast.backends.spaces import LINKS, Key
+from holdfast.engine.chance import chance
 from holdfast.errors import Denied
 from holdfast.model.scopes import Scope
 from holdfast.security.guard import Guard, Guards
@@ -68,7 +68,7 @@ def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
             found += await condition(again)
             lines = [handle.line(scope) for scope in sessions[session] if scope != session]
             if any(handle.engine.lines.known(line) is None for line in lines):
-                found.append(Put(LINKS, Row(inside(handle, session), (random.getrandbits(62), ""))))
+                found.append(Put(LINKS, Row(inside(handle, session), (chance.getrandbits(62), ""))))
         return found
 
     return guards

@@ -50,6 +50,7 @@ async def move(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) 
     await handle.guard.allow("read", scope, ())
     for _ in range(_ATTEMPTS):
         found = await viewed(handle, scope, _content)
+        await handle.guard.saw(scope, list(found.stored))
         if not found.stored:
             return 0
         gone = [Write(key, "delete") for key in found.stored]
@@ -78,7 +79,7 @@ def _free(target: Scope, found: _Content, overwrite: bool) -> Check:
         if overwrite:
             return
         for key in found.stored:
-            if await view.live(key) is not None:
+            if await view.version(key):
                 raise Conflict(
                     "the other scope has the key already",
                     where=f"key {key!r} of {target}",

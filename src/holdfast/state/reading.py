@@ -10,7 +10,7 @@ from holdfast.checkpoints import to_datetime
 from holdfast.engine.entries import Entry
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, NotFound
 from holdfast.model.nodes import sort_key
 from holdfast.model.packed import unpack
 from holdfast.model.scopes import Scope
@@ -36,6 +36,11 @@ class Stored(NamedTuple):
 
     entry: Entry
     expires: int
+
+    @property
+    def version(self) -> int:
+        """The number of the step that wrote it last."""
+        return self.entry.origin.seq + 1
 
 
 class Placed(NamedTuple):
@@ -78,6 +83,11 @@ class View:
         """The same, or None if it has expired."""
         found = await self.stored(key)
         return None if found is None or 0 < found.expires <= self.now else found
+
+    async def version(self, key: str) -> int:
+        """The version of a key; 0 if there is no such key, or it has expired. Its value is not read."""
+        found = await self.placed(key)
+        return 0 if found is None or 0 < found.expires <= self.now else found.version
 
     async def item(self, key: str) -> Item | None:
         """A key with its value as fresh objects. None if there is no such key, or it has expired."""
@@ -168,7 +178,7 @@ class Looking:
                 held = await handle.engine.states.hold(line, point)
                 found = await View(handle, line, point, held, handle.now()).item(key)
             except Corrupt:  # unless the line was rewritten meanwhile
-                found = await seen(handle, line, point, lambda view: view.item(key))
+                found = await viewed(handle, self._scope, lambda view: view.item(key))
         await handle.guard.saw(self._scope, (key,))
         return found
 
@@ -196,9 +206,21 @@ class Looking:
 
 async def viewed(handle: Handle, scope: Scope, look: Callable[[View], Awaitable[T]]) -> T:
     """What one sees who looks at a scope as it is now."""
-    line = handle.line(scope)
+    return await latest(handle, handle.line(scope), look)
+
+
+async def latest(handle: Handle, line: Line, look: Callable[[View], Awaitable[T]]) -> T:
+    """What one sees who looks at a line's state as it is now. If the step is pruned or deleted meanwhile, others came
+    after it: then at how it is since."""
     memo = await handle.engine.lines.fresh(line)
-    return await seen(handle, line, None if memo is None else memo.point, look)
+    while True:
+        point = None if memo is None else memo.point
+        try:
+            return await seen(handle, line, point, look)
+        except NotFound:
+            memo = await handle.engine.lines.look(line)
+            if point == (None if memo is None else memo.point):
+                raise
 
 
 async def seen(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import arguments
 from holdfast.engine.drivers import Async, Sync, either, operation
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.model.missing import MISSING
 from holdfast.model.scopes import Scope, normal
 from holdfast.state import history, moving
@@ -25,6 +26,9 @@ T = TypeVar("T")
 
 _PAGE = 1000
 """How many keys are read at a time by those who go through all of them."""
+
+_GONE = object()
+"""Stands for a key that somebody else took away."""
 
 
 class StateOperations:
@@ -112,7 +116,11 @@ class StateOperations:
         """
         made: list[Any] = []
         change = computing(
-            self._handle, self._key(key), lambda value: function(default if value is MISSING else value), made.append
+            self._handle,
+            self._key(key),
+            # It may change what it is given, and must find the default as it was when it is called again.
+            lambda value: function(deepcopy(default) if value is MISSING else value),
+            made.append,
         )
         await self._write([change])
         return made[-1]
@@ -132,7 +140,10 @@ class StateOperations:
         expires = expiry(self._handle, ttl)
         changes = {}
         for key, value in arguments.mapping(values, "set of values").items():
-            name = self._key(key)
+            if (name := self._key(key)) in changes:
+                raise Invalid(
+                    "a key is given twice, in two forms of its letters", where=f"key {name!r} of {self.scope}"
+                )
             changes[name] = Write(name, packed=pack_value(self._handle, name, value), expires=expires)
         for key in arguments.several(delete, "key to delete"):
             if (name := self._key(key)) in changes:
@@ -170,10 +181,11 @@ class StateOperations:
 
     @operation
     async def history(
-        self, key: str | None = None, *, limit: int = 100, before: int | None = None
+        self, key: str | None = None, *, limit: int = 100, before: int | history.Past | None = None
     ) -> list[history.Past]:
         """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
-        after. `before` a version goes on with a longer history."""
+        after. `before` the last change of a page goes on with a longer history; so does `before` a version, with what
+        is older than that."""
         return await history.of(self._handle, self.scope, key, arguments.count(limit, "limit"), before)
 
     @operation
@@ -268,6 +280,79 @@ class State(Sync, StateOperations, MutableMapping[str, Any]):
             yield from page
             after = page[-1]
 
+    def items(self) -> ItemsView[str, Any]:
+        """All keys and their values, in order."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """All values, in the order of their keys."""
+        return _Values(self)
+
+    def _pages(self) -> Iterator[list[Item]]:
+        """All keys with their values and versions, by the thousand: each page is of one moment."""
+        after = ""
+        while page := self.list_items(after=after, limit=_PAGE):
+            yield page
+            after = page[-1].key
+
+    # What a mapping does in two steps is done here so that nobody's change in between is lost or overwritten.
+
+    def pop(self, key: str, default: Any = MISSING) -> Any:
+        """Take a key away, and return what it held. Of several who do so, one gets it."""
+        while (found := self._find(key)) is not None:
+            try:
+                self.delete(key, expected=found.version)
+            except Conflict as conflict:
+                _check_stale(conflict)
+            else:
+                return found.value
+        if default is MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[str, Any]:
+        """Take the first key away, and return it with what it held."""
+        for key in self:
+            value = self.pop(key, _GONE)
+            if value is not _GONE:
+                return key, value
+        raise KeyError("there are no keys")
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a key; if there is none, it gets this one. Of several who do so, all get the first one's."""
+        while (found := self._find(key)) is None:
+            try:
+                self.set(key, default, expected=0)
+            except Conflict as conflict:
+                _check_stale(conflict)
+            else:
+                return default
+        return found.value
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Set several keys, all or none, as one step."""
+        self.batch(dict(other, **more))
+
+
+class _Items(ItemsView[str, Any]):
+    """Keys and values, read together: one that goes meanwhile is no error."""
+
+    _mapping: State
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for page in self._mapping._pages():
+            yield from ((item.key, item.value) for item in page)
+
+
+class _Values(ValuesView[Any]):
+    """The same, of values."""
+
+    _mapping: State
+
+    def __iter__(self) -> Iterator[Any]:
+        for page in self._mapping._pages():
+            yield from (item.value for item in page)
+
 
 class AsyncState(Async, StateOperations):
     """The state of a scope, for asyncio: operations are awaited."""
@@ -307,6 +392,11 @@ class AsyncState(Async, StateOperations):
 
 def _listed(prefix: str, pattern: str, after: str) -> tuple[str, str, str]:
     return normal(prefix, "start of keys"), normal(pattern, "pattern"), normal(after, "key to go on after")
+
+
+def _check_stale(conflict: Conflict) -> None:
+    if conflict.code != "version-mismatch":
+        raise conflict
 
 
 def _path(path: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ meanwhile is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,9 @@ from holdfast.errors import Conflict, Denied, NotFound
 from holdfast.hooks.features import Calling, calling
 from holdfast.model.packed import Packed
 from holdfast.security import tracing
+from holdfast.security.carrying import removal
 from holdfast.security.events import Event
+from holdfast.security.guard import Guards, both_guards
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited, packed, records
 from holdfast.state.living import mark, not_ended
@@ -63,6 +65,14 @@ class _Moved(Exception):
     """The session is not as it was."""
 
 
+class _Called(NamedTuple):
+    """The hooks of a point were called, about a version of a session's record."""
+
+    point: str
+    version: int
+    call: Calling
+
+
 class Ends:
     """Ends sessions, restores them, and collects those whose time is up."""
 
@@ -71,12 +81,14 @@ class Ends:
         self._handle = found.handle
         self._book = found.book
         self._engine = found.handle.engine
+        self._gone: set[Line] = set()
 
     # Ending -----------------------------------------------------------------------------------------------------
 
     async def end(self, id: str, reason: str = "") -> Record:
         """End a session as was agreed when it started. One that has ended stays as it is."""
         await self._end(id, reason, only_expired=False)
+        self._drop()
         return await self._records.get(id)
 
     async def expire(self, id: str) -> bool:
@@ -84,7 +96,8 @@ class Ends:
         return await self._end(id, EXPIRED, only_expired=True)
 
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
-        call: Calling | None = None
+        called: _Called | None = None
+        point = "session.expire" if only_expired else "session.end"
         with tracing.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
@@ -96,17 +109,21 @@ class Ends:
                     return False
                 # One that has lasted for as long as it may ends, whoever is at work in it.
                 strict = only_expired and not 0 < record.ttl <= now - record.started
-                if call is None:
-                    call = await self._call("session.expire" if only_expired else "session.end", id, record)
+                called = await self._called(called, point, id, record)
                 try:
-                    done = await self._ended(id, record, lines, reason, call, strict=strict)
+                    await self._ended(id, record, lines, reason, called.call, strict=strict)
                 except _Moved:
                     if strict:
                         return False
                     continue
-                await self._late(id, done, {each.line for each in lines})
                 return True
         raise _busy(id)
+
+    async def _called(self, called: _Called | None, point: str, id: str, record: Record) -> _Called:
+        """What hooks say, who were asked before unless it was about something else. Raises `Veto`."""
+        if called is not None and (called.point, called.version) == (point, record.version):
+            return called
+        return _Called(point, record.version, await self._call(point, id, record))
 
     async def _call(self, point: str, id: str, record: Record) -> Calling:
         """Call the hooks of a point with a session's metadata. Raises `Veto`."""
@@ -123,36 +140,54 @@ class Ends:
 
     async def _ended(
         self, id: str, record: Record, lines: Sequence[Seen], reason: str, call: Calling, *, strict: bool
-    ) -> Record:
+    ) -> None:
         now = self._handle.now()
-        archives = record.on_end == "archive"
+        archives, takes = record.on_end == "archive", record.on_end != "keep"
         due = now + record.retention if record.on_end != "keep" else 0
         done = replace(record, ended=now, archived=archives, reason=reason, due=due, lines={}, metadata=_metadata(call))
-        savings = [self._archiving(each, done, strict) for each in lines] if archives else []
         action = "expire" if reason == EXPIRED else "end"
 
         async def guards(again: bool) -> list[Change]:
-            if again and strict:
+            trace = lines[0].trace
+            if again and (strict or (takes and [trace] != await self._records.traces([record.root]))):
                 raise _Moved
             changes: list[Change] = []
-            if strict and lines[0].trace is not None:
-                changes.append(lines[0].trace)
+            if trace is not None and (strict or takes):
+                changes.append(trace)
             if strict and not archives:
                 changes += (condition for each in lines for condition in each.unchanged())
-            if record.on_end == "delete":
-                changes += await unheld(self._engine.ground.backend, [each.line for each in lines])
-                changes += (Delete(space, tuple(each.line)) for each in lines for space in SPACES)
-            if not archives:
-                changes += await self._ground(lines[0].line, gone=record.on_end == "delete")
-            return [*changes, Put(LINKS, Row(mark(self._handle, record.root), (now, "")))]
+            return changes
 
+        async def marking(_: bool) -> list[Change]:
+            ground = [] if archives else await self._ground(lines[0].line, gone=record.on_end == "delete")
+            return [*ground, Put(LINKS, Row(mark(self._handle, record.root), (now, "")))]
+
+        savings, first = self._removing(lines, guards) if record.on_end == "delete" else ([], guards)
         for each in lines if archives else ():
             await self._engine.lines.fresh(each.line)  # what is remembered of it may be older than what was seen
-        saving = self._book.saving(action, self._recording(id, record, done, action, call), guards)
+            savings.append(self._archiving(each, done, strict))
+        recording = self._recording(id, record, done, action, call)
+        saving = self._book.saving(action, recording, both_guards(first, marking))
         _done(call, (await self._engine.rebaser.save(*savings, saving))[-1])
         if record.on_end == "delete":
-            self._drop(each.line for each in lines)
-        return done
+            self._gone.update(each.line for each in lines)
+
+    def _removing(self, lines: Sequence[Seen], guards: Guards) -> tuple[list[Saving], Guards | None]:
+        """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
+        nothing of them, changes that go with the record's own step. `Denied` if one is held."""
+        every = [each.line for each in lines]
+        if any(each.point is not None for each in lines):
+            return [removal(self._engine, every, self._handle.guard.actor, guards)], None
+
+        async def changes(again: bool) -> list[Change]:
+            if again:
+                raise _Moved
+            unchanged = [condition for each in lines for condition in each.unchanged()]
+            held = await unheld(self._engine.ground.backend, every)
+            gone = (Delete(space, tuple(line)) for line in every for space in SPACES)
+            return [*await guards(again), *unchanged, *held, *gone]
+
+        return [], changes
 
     async def _ground(self, line: Line, *, gone: bool) -> list[Change]:
         """The row of the line in which the mark is left: a mark of no line would be taken for an orphan."""
@@ -176,22 +211,6 @@ class Ends:
 
         return edited(self._handle, each.line, "archive", edit)
 
-    async def _late(self, id: str, done: Record, taken: set[Line]) -> None:
-        """Have scopes share the end that somebody made inside the session's at the last moment, before the mark."""
-        while True:
-            (lines,) = await self._records.lines([done.root])
-            late = [each for each in lines if each.line not in taken and each.info is not None]
-            if not late or done.on_end == "keep":
-                return
-            taken |= {each.line for each in late}
-            if done.on_end == "delete":
-                await self._engine.lines.delete(*(each.line for each in late))
-                continue
-            old, done = done, replace(done, lines=dict(done.lines))
-            savings = [self._archiving(each, done, strict=False) for each in late]
-            saving = self._book.saving("end", self._recording(id, old, done, "end"))
-            await self._engine.rebaser.save(*savings, saving)
-
     def _recording(
         self, id: str, old: Record | None, new: Record | None, action: str, call: Calling | None = None
     ) -> Callable[[View], Awaitable[Changed]]:
@@ -199,7 +218,7 @@ class Ends:
 
         async def edit(view: View) -> Changed:
             there = (await records(self._handle, view, [id])).get(id)
-            if there != (None if old is None else old.stored()):
+            if (0 if there is None else there.version) != (0 if old is None else old.version):
                 raise _Moved
             before = [] if old is None else old.links(id)
             after = [] if new is None else new.links(id)
@@ -220,9 +239,11 @@ class Ends:
             event = event._replace(detail=self._handle.codec.pack(dict(call.notes)))
         return [event, *call.events]
 
-    def _drop(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            self._engine.ground.cache.forget(line)
+    def _drop(self) -> None:
+        """Forget what is remembered of lines that are gone: of many at once, since all that is remembered is gone
+        through."""
+        self._engine.ground.cache.forget(*self._gone)
+        self._gone.clear()
 
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
@@ -261,19 +282,20 @@ class Ends:
             put: dict[bytes, Packed] = {names.pack_key(_TOUCHED): handle.codec.pack(view.now)}
             return Changed(put, events=self._events(id, action, call))
 
-        guards = not_ended(handle, record.root)
+        guards = both_guards(self._book.guards, not_ended(handle, record.root))
         (head,) = await self._engine.rebaser.save(edited(handle, handle.line(record.root), action, edit, guards))
         if call is not None:
             _done(call, head)
 
     async def resume(self, id: str) -> Record:
         """Have a session go on: a sign of life, or all it had when it ended."""
-        call: Calling | None = None
+        called: _Called | None = None
         with tracing.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
                     await self.expire(id)
+                    self._drop()
                     continue
                 if record.ended and record.on_end == "delete":
                     raise NotFound(
@@ -281,12 +303,12 @@ class Ends:
                         where=f"session {id!r}",
                         hint='Start sessions with on_end="archive" to be able to resume them after their end',
                     )
-                if call is None:
-                    call = await self._call("session.restore" if record.ended else "session.resume", id, record)
+                point = "session.restore" if record.ended else "session.resume"
+                called = await self._called(called, point, id, record)
                 try:
                     if record.ended:
-                        return await self._restored(id, record, call)
-                    await self.touch(id, record, call)
+                        return await self._restored(id, record, called.call)
+                    await self.touch(id, record, called.call)
                 except _Moved:
                     continue
                 except Denied as error:
@@ -341,21 +363,24 @@ class Ends:
         """Remove a session for good: its record, its state, and its archive."""
         for _ in range(_ATTEMPTS):
             try:
-                return await self._forget(id, await self._records.get(id))
+                await self._forget(id, await self._records.get(id))
             except _Moved:
                 continue
+            return self._drop()
         raise _busy(id)
 
     async def _forget(self, id: str, record: Record) -> None:
-        async def guards(_: bool) -> list[Change]:
-            (lines,) = await self._records.lines([record.root])
-            conditions: list[Change] = list(await unheld(self._engine.ground.backend, [each.line for each in lines]))
-            gone.update(each.line for each in lines)
-            return conditions + [Delete(space, tuple(each.line)) for each in lines for space in SPACES]
+        (lines,) = await self._records.lines([record.root])
 
-        gone: set[Line] = set()
-        await self._book.change("delete", self._recording(id, record, None, "delete"), guards)
-        self._drop(gone)
+        async def guards(again: bool) -> list[Change]:
+            if again and [lines[0].trace] != await self._records.traces([record.root]):
+                raise _Moved
+            return [] if lines[0].trace is None else [lines[0].trace]
+
+        savings, first = self._removing(lines, guards)
+        saving = self._book.saving("delete", self._recording(id, record, None, "delete"), first)
+        await self._engine.rebaser.save(*savings, saving)
+        self._gone.update(each.line for each in lines)
 
     async def collect(self, limit: int) -> Collected:
         """End sessions whose time is up, and forget those that ended long ago; at most so many are looked at."""
@@ -379,8 +404,11 @@ class Ends:
                     forgotten += 1
             except (NotFound, _Moved):
                 continue  # another was first
+            except Conflict:
+                spared.append(id)  # others were first too often
             except Denied:
                 held.append(id)
+        self._drop()
         await self._put_off(spared, held)
         return Collected(ended, forgotten, len(spared), len(held))
 
@@ -400,7 +428,7 @@ class Ends:
             put: dict[str, Any] = {}
             rows: list[Change] = []
             for id, there in (await records(self._handle, view, list(later))).items():
-                if there == found[id].stored():
+                if there.version == found[id].version:
                     new = replace(found[id], due=later[id], held=id in held)
                     put[id] = new.stored()
                     rows += self._book.filed(found[id].links(id), new.links(id), view.now)

@@ -51,11 +51,15 @@ class Record:
     """When to look at it again: at the earliest, it may then have expired. 0 for never."""
     held: bool = False
     """Its time was up, and it could not be ended."""
+    version: int = 0
+    """By which step of the book it was made; 0 if it is yet to be. It is not stored: what is remembered of a record is
+    out of date if this is another. Values would not tell: 1 is like True, and NaN unlike itself."""
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Record:
+    def of(cls, stored: Mapping[str, Any], version: int) -> Record:
         """A record as it was stored."""
-        return cls(**{each.name: stored[each.name] for each in fields(cls) if each.name in stored})
+        there = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
+        return cls(**there | {"version": version})
 
     @property
     def root(self) -> Scope:
@@ -69,7 +73,7 @@ class Record:
 
     def stored(self) -> dict[str, Any]:
         """As it is stored."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "version"}
 
     def expires(self, active: int) -> int:
         """When its time is up, given when it was last active; 0 for never."""
@@ -84,6 +88,8 @@ class Record:
             found.append(("user", self.user, id))
         if self.due:
             found.append(("due", moment(self.due), id))
+        if self.held and not self.ended:
+            found.append(("status", "held", id))
         return found
 
 
@@ -121,16 +127,23 @@ class Records:
 
     async def get(self, id: str) -> Record:
         """A record. Raises `NotFound`."""
-        found = await self.book.get([id])
+        found = await self.several([id])
         if id not in found:
             raise NotFound(
                 "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
             )
-        return Record.of(found[id])
+        return found[id]
 
     async def several(self, ids: Sequence[str]) -> dict[str, Record]:
         """Those that are there."""
-        return {id: Record.of(stored) for id, stored in (await self.book.get(ids)).items()}
+        return {id: Record.of(*found) for id, found in (await self.book.get(ids)).items()}
+
+    async def waiting(self) -> list[str]:
+        """The ids of those that may have expired, in order: not many, as long as sessions are collected."""
+        due = Scan(LINKS, (*self.book.line, "due"), stop=(moment(self.handle.now() + 1),), bodies=False)
+        held = Scan(LINKS, (*self.book.line, "status", "held"), bodies=False)
+        pages = await self.handle.engine.ground.backend.read([due, held])
+        return sorted({str(row.key[4]) for rows in pages for row in rows}, key=str.encode)
 
     async def lines(self, roots: Sequence[Scope]) -> list[list[Seen]]:
         """For each of some sessions, its lines as they are now: first that of its own scope, which need not be there,
@@ -138,7 +151,7 @@ class Records:
         if not roots:
             return []
         engine, tenant = self.handle.engine, self.handle.tenant
-        traces = await self._traces(roots)  # first: what is made while the rest is read shows in them
+        traces = await self.traces(roots)  # first: what is made while the rest is read shows in them
         named = []
         for root in roots:
             below = await engine.lines.names(tenant, root.line + "/")
@@ -151,7 +164,8 @@ class Records:
         seen = [[await self._seen(line, next(found), next(found)) for line in lines] for lines in named]
         return [[lines[0]._replace(trace=trace), *lines[1:]] for lines, trace in zip(seen, traces, strict=True)]
 
-    async def _traces(self, roots: Sequence[Scope]) -> list[Expect]:
+    async def traces(self, roots: Sequence[Scope]) -> list[Expect]:
+        """For each of some sessions, the condition that no scope is made inside it from now on."""
         keys = [inside(self.handle, root) for root in roots]
         (rows,) = await self.handle.engine.ground.backend.read([Get(LINKS, keys)])
         there = {row.key: row.columns for row in rows}

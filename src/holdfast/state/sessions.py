@@ -8,6 +8,7 @@ written in it and nobody touched it for `idle`; it ends when it is told to, or w
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -153,11 +154,17 @@ class _Managing:
         """Whether a session is below its own path, or it lives in that session."""
         return self.own.holds(root) or root.holds(self.own)
 
-    async def allow(self, action: Action, root: Scope, *, inside: bool = False) -> None:
-        """`Denied` if it may not do this with a session; `inside`, if those who live in one may."""
-        if self.handle.guard.actor:
+    async def allow(self, action: Action, root: Scope, id: str, *, inside: bool = False) -> None:
+        """`Denied` if it may not do this with a session; `inside`, if those who live in one may. What is then done is
+        done on condition that it still may."""
+        guard = self.handle.guard
+        if guard.actor:
             mine = self.own.holds(root) or (inside and root.holds(self.own))
-            await self.handle.guard.allow(action, self.own if mine else root, ())
+            at = self.own if mine else root
+            permit = await guard.allow_named(action, at, (), f"session {id!r}")
+            self.records.book.guards = permit.guards
+            if action == "read":
+                await guard.saw(at, ())
 
     async def allow_all(self) -> None:
         """`Denied` if it may not do something with all sessions: who may write the global scope may."""
@@ -166,14 +173,9 @@ class _Managing:
     async def get(self, id: str, action: Action, *, inside: bool = False) -> Record:
         """A session that it may do this with. One that is not there and one that it may not know of look the same."""
         id = check_key(id, "id of a session")
-        try:
-            record = await self.records.get(id)
-        except NotFound:
-            if self.handle.guard.actor:
-                await self.allow(action, Scope.of(session=id), inside=inside)
-            raise
-        await self.allow(action, record.root, inside=inside)
-        return record
+        found = (await self.records.several([id])).get(id)
+        await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
+        return await self.records.get(id) if found is None else found
 
     async def end(self, id: str, reason: str) -> Record:
         """End one."""
@@ -229,7 +231,7 @@ class SessionsOperations(Generic[S]):
             self._handle.guard.actor,
             dict(arguments.mapping(metadata or {}, "metadata")),
         )
-        await managing.allow("write", root)
+        await managing.allow("write", root, name)
         await managing.ends.start(name, record)
         return self._session(name, record, "active")
 
@@ -283,6 +285,7 @@ class SessionsOperations(Generic[S]):
             raise Invalid("the scope is none of the session's", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
         found = await managing.ends.archived(self._handle.line(wanted), record)
+        await self._handle.guard.saw(wanted, list(found))
         now, codec = record.ended, self._handle.codec
         return {
             key: unpack(codec, stored.entry.value)
@@ -306,10 +309,13 @@ class SessionsOperations(Generic[S]):
             raise Invalid(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
         managing, count = _Managing(self._handle), arguments.count(limit, "limit")
         wanted = dict(arguments.mapping(metadata or {}, "metadata"))
-        link = ("user", user) if user is not None else ("status", "active" if status == "expired" else status or "")
+        if self._handle.guard.actor:
+            await self._handle.guard.allow("read", managing.own, ())
+        waiting = await managing.records.waiting() if status == "expired" else None
+        link = ("user", user) if user is not None else ("status", status or "")
         found: list[S] = []
         while len(found) < count:
-            ids = await _page(managing.records, link, after)
+            ids = await _page(managing.records, link, after) if waiting is None else _after(waiting, after)
             records = await managing.records.several(ids)
             shown = {
                 id: record
@@ -325,6 +331,7 @@ class SessionsOperations(Generic[S]):
             if len(ids) < _PAGE:
                 break
             after = ids[-1]
+        await self._handle.guard.saw(managing.own, ())
         return found[:count]
 
     @operation
@@ -345,6 +352,12 @@ class SessionsOperations(Generic[S]):
 
     def _session(self, id: str, record: Record, status: Status) -> S:
         return self._made(self._handle, id, record, status)
+
+
+def _after(ids: list[str], after: str) -> list[str]:
+    """The next of some ids in order, at most as many as a page has."""
+    start = bisect_right(ids, after.encode(), key=str.encode) if after else 0
+    return ids[start : start + _PAGE]
 
 
 async def _page(records: Records, link: tuple[str, str], after: str) -> list[str]:

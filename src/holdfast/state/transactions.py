@@ -15,19 +15,19 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.backends.port import Change as Condition
-from holdfast.backends.port import Expect
+from holdfast.backends.port import Expect, Get
 from holdfast.backends.spaces import LINES, STEPS
 from holdfast.engine.append import Saving
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.heads import Head
 from holdfast.engine.records import Point
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, NotFound
 from holdfast.model.missing import MISSING
 from holdfast.model.packed import unpack
 from holdfast.model.scopes import Scope
 from holdfast.state.changing import expiry
 from holdfast.state.handles import Handle
-from holdfast.state.reading import Stored, View, seen
+from holdfast.state.reading import View, seen
 from holdfast.state.writing import Write, Written, commit, pack_value
 
 
@@ -61,9 +61,12 @@ class Pending:
         if not part.looked:
             memo = await self.handle.engine.lines.fresh(self.handle.line(scope))
             part.looked, part.point = True, None if memo is None else memo.point
-        found: Stored | None = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
+        try:
+            found = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
+        except NotFound:  # pruned or deleted meanwhile, which is to say changed
+            raise _stale(scope, key) from None
         await self.handle.guard.saw(scope, (key,))
-        part.reads[key] = 0 if found is None else found.entry.origin.seq + 1
+        part.reads[key] = 0 if found is None else found.version
         return MISSING if found is None else unpack(self.handle.codec, found.entry.value)
 
     def put(self, scope: Scope, change: Write) -> None:
@@ -90,19 +93,28 @@ class Pending:
     def _check(self, scope: Scope, part: Part) -> Callable[[View], Any]:
         async def check(view: View) -> None:
             for key, version in part.reads.items():
-                found = await view.live(key)
-                if (0 if found is None else found.entry.origin.seq + 1) != version:
+                if await view.version(key) != version:
                     raise _stale(scope, key)
+            if part.point is not None and view.point != part.point and not await self._goes_on(scope, part.point):
+                raise _stale(scope, next(iter(part.reads)))
 
         return check
+
+    async def _goes_on(self, scope: Scope, point: Point) -> bool:
+        """Whether a step is still there: in a scope that was deleted and made anew, versions start anew, too."""
+        query = Get(STEPS, [(*self.handle.line(scope), point.branch, point.seq)])
+        (rows,) = await self.handle.engine.ground.backend.read([query])
+        return bool(rows) and Point.of(rows[0]).hash == point.hash
 
     async def _unchanged(self, scope: Scope, part: Part, again: bool) -> list[Condition]:
         """Conditions that a scope that was only read is still as it was, as far as it was read."""
         lines, line = self.handle.engine.lines, self.handle.line(scope)
         memo = await (lines.look(line) if again else lines.fresh(line))
         point = None if memo is None else memo.point
-        if point != part.point:
-            await seen(self.handle, line, point, self._check(scope, part))
+        try:
+            await seen(self.handle, line, point, self._check(scope, part))  # also what has expired since is out of date
+        except NotFound:
+            raise _stale(scope, next(iter(part.reads))) from None
         if memo is None or point is None:
             return [Expect(LINES, tuple(line), None if memo is None else tuple(memo.info))]
         after = (*line, point.branch, point.seq + 1)

@@ -102,7 +102,7 @@ class WatchOperations:
     def __init__(self, handle: Handle, scope: Scope, pattern: str, cursor: str | None, nested: bool) -> None:
         pattern = normal(pattern, "pattern")
         self._handle = handle
-        self.scope = scope
+        self._scope = scope
         self._matches = matcher(pattern)
         self._keys = (handle.guard.key(scope, pattern),) if stem(pattern) == pattern else ()
         self._nested = nested
@@ -113,7 +113,12 @@ class WatchOperations:
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.scope}>"
+        return f"<{type(self).__name__} of {self._scope}>"
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that is watched."""
+        return self._scope
 
     @property
     def cursor(self) -> str:
@@ -183,7 +188,7 @@ class WatchOperations:
     async def _start(self) -> None:
         if self._places is not None:
             return
-        await self._handle.guard.allow("read", self.scope, self._keys)
+        await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes({})
         queries = [Scan(STEPS, (*self._handle.line(scope), 0), (), (), True, 1, bodies=False) for scope in scopes]
         heads = await self._handle.engine.ground.backend.read(queries)
@@ -192,7 +197,7 @@ class WatchOperations:
     async def _look(self) -> list[Changed]:
         """What there is to be told now. Nothing is held to be told if this is cancelled."""
         places = self._places or {}
-        await self._handle.guard.allow("read", self.scope, self._keys)
+        await self._handle.guard.allow("read", self._scope, self._keys)
         scopes = await self._scopes(places)
         lines = [self._handle.line(scope) for scope in scopes[:_MANY]]
         self._known = {line: self._handle.engine.lines.known(line) for line in lines}
@@ -211,14 +216,16 @@ class WatchOperations:
     async def _scopes(self, places: _Places) -> list[Scope]:
         """The scopes to be looked at: those that are known, and those that are new."""
         if not self._nested:
-            return [self.scope]
+            return [self._scope]
         handle = self._handle
-        lines = await handle.engine.lines.names(handle.tenant, self.scope.line if self.scope.parts else MARK)
-        there = [scope for line in lines if (scope := Scope.of_line(line.name)) is not None and self.scope.holds(scope)]
+        lines = await handle.engine.lines.names(handle.tenant, self._scope.line if self._scope.parts else MARK)
+        there = [
+            scope for line in lines if (scope := Scope.of_line(line.name)) is not None and self._scope.holds(scope)
+        ]
         for scope in places:
             await handle.guard.allow("read", scope, self._keys)
         # Nobody asked for those that may not be read: they are left out, until they may.
-        return [*places, *[scope for scope in there if scope not in places and await handle.guard.sees(scope)]]
+        return [*places, *await handle.guard.visible([scope for scope in there if scope not in places])]
 
     # Cursors ----------------------------------------------------------------------------------------------------
 
@@ -236,11 +243,11 @@ class WatchOperations:
             found = {Scope.parse(text): _Place(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
             raise Invalid("this is no cursor of a watch", where=repr(cursor)[:80]) from None
-        inside = self.scope.holds if self._nested else self.scope.__eq__
+        inside = self._scope.holds if self._nested else self._scope.__eq__
         if nested is not self._nested or not all(map(inside, found)):
             raise Invalid(
                 "the cursor is that of another watch",
-                where=f"watch of {self.scope}",
+                where=f"watch of {self._scope}",
                 hint="A cursor goes with its scope, and with nested as it was",
             )
         return found

@@ -165,7 +165,9 @@ class _LineEdit:
         if any(each.compute is not None and each.action != "expire" for each in writes):
             # What is computed of a value tells what it was; and whoever may read it may do so no longer, at a later
             # attempt.
-            await self._handle.guard.allow("read", self._scope, [each.key for each in writes])
+            seen = [each.key for each in writes if each.compute is not None]
+            await self._handle.guard.allow("read", self._scope, seen)
+            await self._handle.guard.saw(self._scope, seen)
         put: list[tuple[bytes, Operation]] = []
         removed: list[bytes] = []
         self.written = []
@@ -186,9 +188,10 @@ class _LineEdit:
         removed: list[bytes],
     ) -> None:
         """One key: adds to what is put and what is removed."""
-        old = await view.stored(each.key)
+        old = await (view.stored(each.key) if self._needs_value(each) else view.placed(each.key))
         live = None if old is None or 0 < old.expires <= view.now else old
-        version = 0 if live is None else live.entry.origin.seq + 1
+        version = 0 if live is None else live.version
+        stored = live if isinstance(live, Stored) else None
         where = f"key {each.key!r} of {self._scope}"
         if each.expected is not None and version != each.expected:
             raise Conflict(
@@ -201,7 +204,7 @@ class _LineEdit:
             raise NotFound("there is no such key", where=where)
         action, packed, packed_key = each.action, each.packed, names.pack_key(each.key)
         if each.compute is not None:
-            computed = await each.compute(live)
+            computed = await each.compute(stored)
             if computed is None:
                 action = "delete"
             else:
@@ -213,7 +216,7 @@ class _LineEdit:
             parts = (await (edit(None, None) if live is None else edit(parent, held))).put
         if self._hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
-            changed = await self._hooks.before(each.key, action, packed, patch, live, version)
+            changed = await self._hooks.before(each.key, action, packed, patch, stored, version)
             if changed is not None:
                 packed, parts = changed, None
         if action == "delete":
@@ -223,8 +226,8 @@ class _LineEdit:
             return
         if parts is not None:
             put += parts
-        elif live is not None and not each.whole and weigh(packed) > _WORTH_COMPARING:
-            change = diff(live.entry.value, packed)
+        elif stored is not None and not each.whole and weigh(packed) > _WORTH_COMPARING:
+            change = diff(stored.entry.value, packed)
             put.append((packed_key, _same(packed) if change is None else change))
         else:
             put.append((packed_key, Set(flatten(packed))))
@@ -236,6 +239,12 @@ class _LineEdit:
                 put.append((names.pack_ttl(each.key), Set(self._handle.codec.pack(expires))))
             else:
                 removed.append(names.pack_ttl(each.key))
+
+    def _needs_value(self, each: Write) -> bool:
+        """Whether the old value matters, and not only its version: it may be large."""
+        if each.compute is not None or self._hooks is not None:
+            return True
+        return each.action not in ("delete", "patch") and not each.whole and weigh(each.packed) > _WORTH_COMPARING
 
     def _describe(self) -> None:
         """Have the step say who made it and why, and which versions its keys had before."""

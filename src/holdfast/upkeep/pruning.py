@@ -26,11 +26,16 @@ from holdfast.engine.weights import Balance, rows_below
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
 from holdfast.history.query import Query, parse
 from holdfast.history.search import Search
+from holdfast.security.access import ACCESS
+from holdfast.security.noting import AUDIT
 from holdfast.upkeep.families import family
 from holdfast.upkeep.retention import Candidate, Retention, Verdict
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many threads are done, of how many, and which was the last."""
+
+_SPARED = (ACCESS, AUDIT)
+"""Lines that no policy is about: whoever prunes a store does not mean what tells of the pruned, and who may do what."""
 
 _PAGE = 500
 """How many names of threads are read at a time."""
@@ -209,6 +214,8 @@ class _Pass:
             return
         for name in dict.fromkeys(self._selection.names):
             line = Line(self._tenant, name)
+            if name in _SPARED:
+                raise Invalid("the audit, and what identities may do, are not pruned", where=f"line {line}")
             await self._engine.lines.info(line)  # says so if there is none
             yield await family(self._engine, line)
 
@@ -226,7 +233,7 @@ class _Pass:
             (rows,) = await self._backend.read([Scan(LINES, (self._tenant,), start=(start,), limit=_PAGE)])
             page = [Line(self._tenant, name) for row in rows if (name := str(row.key[1])).startswith(prefix)]
             for line in page:
-                if self._where is None or await self._is_meant(line, self._where):
+                if line.name not in _SPARED and (self._where is None or await self._is_meant(line, self._where)):
                     yield line
             if len(page) < _PAGE:
                 return

@@ -126,8 +126,8 @@ class TopicOperations:
     @operation
     async def unsubscribe(self, name: str) -> bool:
         """Forget a subscriber, and how far it has got. False if there was none."""
-        await self._place.may("read", MESSAGE)
-        return await reader(self._place, name).delete()
+        permit = await self._place.may("read", MESSAGE)
+        return await reader(self._place, name).delete(permit)
 
     @operation
     async def trim(self, *, older_than: float | timedelta | None = None) -> int:
@@ -137,14 +137,14 @@ class TopicOperations:
         They go by the thousand: how many are left beyond what should go is no more than that. Returns how many went.
         Takes the right to write the topic's scope.
         """
-        await self._place.may("write", MESSAGE)
+        permit = await self._place.may("write", MESSAGE)
         before = None if older_than is None else self._place.handle.now() - nanoseconds(older_than)
         seen = min((each.cursor for each in await self._subscribers()), default=0)
 
         def goes(number: int, end: Point) -> bool:
             return number < seen or (before is not None and end.time < before)
 
-        dropped = await self._chain.drop(goes)
+        dropped = await self._chain.drop(goes, permit)
         if dropped:
             handle = self._place.for_(MESSAGE)
             note = Write(_TRIMMED, "trim", packed=pack_value(handle, _TRIMMED, await self._chain.first()))
@@ -154,10 +154,10 @@ class TopicOperations:
     @operation
     async def delete(self) -> bool:
         """Remove the topic with all messages and subscribers. False if there was none."""
-        await self._place.may("write", MESSAGE)
+        permit = await self._place.may("write", MESSAGE)
         for scope in await self._readers():
-            await Chain(self._place.handle, scope).delete()
-        return await self._chain.delete()
+            await Chain(self._place.handle, scope).delete(permit)
+        return await self._chain.delete(permit)
 
     async def _subscribers(self) -> list[Subscriber]:
         from holdfast.state.sharing.subscriptions import cursor_of

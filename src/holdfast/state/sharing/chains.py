@@ -17,6 +17,8 @@ from holdfast.backends.spaces import LINES, STEPS
 from holdfast.engine.records import Line, Point
 from holdfast.errors import Conflict, Denied
 from holdfast.model.scopes import Part, Scope
+from holdfast.security.carrying import remove
+from holdfast.security.guard import FREELY, Permit
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View, seen
 from holdfast.state.writing import Write, Written, commit, pack_value
@@ -103,7 +105,7 @@ class Chain:
         """Begin the chain."""
 
         async def begin(view: View) -> list[Write]:
-            if await view.live(_BEGUN) is not None:
+            if await view.version(_BEGUN):
                 raise _Elsewhere("the chain is begun already")
             return [Write(_BEGUN, "begin", packed=pack_value(handle, _BEGUN, view.now))]
 
@@ -185,29 +187,37 @@ class Chain:
         """The number of the first step that is there."""
         return LENGTH * (await self._edge(reverse=False) or 0)
 
-    async def drop(self, goes: Callable[[int, Point], bool]) -> int:
+    async def drop(self, goes: Callable[[int, Point], bool], permit: Permit = FREELY) -> int:
         """Drop links from the first on, as long as that is wanted of the number and the last step of each; but not the
-        last link, nor one that is held. Returns how many steps went."""
+        last link, nor one that is held. Returns how many steps went. What the audit says of them stays."""
         first, last, dropped = await self._edge(reverse=False), await self._last(), 0
         for number in range(first or 0, last or 0):
             end = await self._end(number)
             if end is None or not goes(number * LENGTH + LENGTH - 1, end):
                 break
             try:
-                await self._handle.engine.lines.delete(self.line(number))
+                await self._remove([self.line(number)], permit)
             except Denied:  # it is held: what follows it stays as well
                 break
             dropped += LENGTH
         return dropped
 
-    async def delete(self) -> bool:
-        """Remove all of it. False if there was nothing."""
+    async def delete(self, permit: Permit = FREELY) -> bool:
+        """Remove all of it. False if there was nothing. What the audit says of it stays."""
+        own = self._handle.line(self._own)
+        if await self._handle.engine.lines.look(own) is None:
+            return False
+        await self.drop(lambda *_: True, permit)  # by the link: what is to be kept of a long chain is no single batch
         first, last = await self._edge(reverse=False), await self._last()
         links = [] if last is None else [self.line(number) for number in range(first or 0, last + 1)]
         self._handle.engine.ground.cache.drop(self._known)
-        return await self._handle.engine.lines.delete(self._handle.line(self._own), *links)
+        await self._remove([own, *links], permit)
+        return True
 
     # Inside -----------------------------------------------------------------------------------------------------
+
+    async def _remove(self, lines: Sequence[Line], permit: Permit) -> None:
+        await remove(self._handle.engine, lines, self._handle.guard.actor, permit.guards)
 
     @property
     def _backend(self) -> Backend:

@@ -102,7 +102,7 @@ class DocumentOperations:
         mine, made = pack_value(handle, CONTENT, value), list[Packed]()
 
         async def merged(live: Stored | None) -> Packed:
-            if live is None or live.entry.origin.seq + 1 == version:
+            if live is None or live.version == version:
                 if live is None and version:
                     raise Conflict(
                         "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
@@ -131,8 +131,9 @@ class DocumentOperations:
         return found
 
     @operation
-    async def history(self, limit: int = 100, before: int | None = None) -> list[Past]:
-        """Who edited it, when and why, the latest first. `before` a version goes on with a longer history."""
+    async def history(self, limit: int = 100, before: int | Past | None = None) -> list[Past]:
+        """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
+        longer history."""
         return await history.of(
             self._place.for_(CONTENT), self._place.own, CONTENT, arguments.count(limit, "limit"), before
         )
@@ -157,7 +158,7 @@ class DocumentOperations:
         found = None if not version else await history.stored_at(handle, self._place.own, CONTENT, version)
         if found is None:
             return Revision(None, 0)
-        return Revision(unpack(handle.codec, found.entry.value), found.entry.origin.seq + 1)
+        return Revision(unpack(handle.codec, found.entry.value), found.version)
 
     def _merged(self, base: Stored | None, live: Stored, mine: Packed, resolver: Resolver) -> Packed:
         name = b""

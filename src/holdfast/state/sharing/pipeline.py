@@ -186,7 +186,7 @@ class PipelineOperations:
         async def writes(view: View) -> list[Write]:
             nonlocal gone
             keys = [f"{where}/{id}" for id in wanted for where in ("result", "dead")]
-            found = [Write(key, "delete") for key in keys if await view.live(key) is not None]
+            found = [Write(key, "delete") for key in keys if await view.version(key)]
             gone = len(found)
             if not found:
                 raise leasing.Nothing("there are none")

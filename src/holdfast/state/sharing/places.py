@@ -64,9 +64,9 @@ class Place:
         that key of the scope that stands for it."""
         return replace(self.handle, guard=_Asking(self.handle.guard, self.scope, action, (key,)))
 
-    async def may(self, action: Action, key: str) -> None:
+    async def may(self, action: Action, key: str) -> Permit:
         """`Denied` unless the caller may."""
-        await self.handle.guard.allow(action, self.scope, (key,))
+        return await self.handle.guard.allow(action, self.scope, (key,))
 
 
 def place(handle: Handle, pattern: Pattern, name: str, scope: Scope) -> Place:

@@ -48,6 +48,7 @@ class Request:
         self.actor: str = record["actor"]
         self.correlation: str = record["correlation"]
         self._claim = claim
+        self._deadline: int = record["deadline"]
         self._where = where
 
     @property
@@ -131,7 +132,8 @@ class RequestsOperations:
 
     @operation
     async def answer(self, request: Request, value: Any) -> None:
-        """Answer a request. `Conflict` (code `lease-lost`) if it is not this responder's any more."""
+        """Answer a request. `Conflict` (code `lease-lost`) if it is not this responder's any more, or past its
+        deadline."""
         await self._answer(request, _Answer(True, value))
 
     @operation
@@ -194,6 +196,7 @@ class RequestsOperations:
                 raise await self._cancelled(id)
             except _Answered as came:
                 answer = came.answer
+        await self._place.may("write", ASK)  # or else whoever was cut off while waiting would still be told
         if not answer.ok:
             raise HandlerFailed(
                 f"the responder raised {answer.kind or 'an error'}: {answer.value}",
@@ -206,7 +209,7 @@ class RequestsOperations:
     async def _answered(self, id: str) -> _Answer | None:
         async def look(view: View) -> _Answer | None:
             found = await view.item(_given(id))
-            if found is None and await view.live(_item(id)) is None:
+            if found is None and not await view.version(_item(id)):
                 raise self._unknown(id)
             return None if found is None else _Answer(*found.value)
 
@@ -228,10 +231,10 @@ class RequestsOperations:
             found = await view.item(_given(id))
             if found is not None:
                 raise _Answered(_Answer(*found.value))
-            if await view.live(_item(id)) is None:
+            if not await view.version(_item(id)):
                 raise self._unknown(id)
             gone = [Write(_item(id), "delete")]
-            gone += [Write(key, "delete") for key in [leasing.ready(_LANE, id)] if await view.live(key) is not None]
+            gone += [Write(key, "delete") for key in [leasing.ready(_LANE, id)] if await view.version(key)]
             # Of those that are held there are as many as responders at work.
             for key in await view.names(f"{_LANE}/held/"):
                 time, name = key.split("/")[-2:]
@@ -277,6 +280,13 @@ class RequestsOperations:
 
         async def writes(view: View) -> list[Write]:
             await leasing.check(view, claim, "request")
+            if request._deadline <= view.now:
+                raise Conflict(
+                    "the request is past its deadline, and is not answered any more",
+                    where=f"request {request.id} of {self._place.own}",
+                    hint="Answer sooner, or have those who ask allow more time",
+                    code="lease-lost",
+                )
             return [
                 Write(claim.key, "delete"),
                 Write(_item(request.id), "delete"),
@@ -414,6 +424,6 @@ async def _swept(view: View) -> list[Write]:
         if int(time) > view.now:
             break
         left = [leasing.ready(_LANE, name), _item(name), _given(name)]
-        gone += [Write(each, "delete") for each in left if await view.live(each) is not None]
+        gone += [Write(each, "delete") for each in left if await view.version(each)]
         gone.append(Write(key, "delete"))
     return gone

@@ -1,0 +1,104 @@
+"""Removing lines, and keeping what the audit says of them.
+
+The rows that tell of changes lie in the line that was changed. Who may remove it, as whoever ends a session or trims a
+topic does, must not take with it what tells of their own deeds: in the same batch the rows are written again, as rows
+of the line of the audit, and are covered by its hashes from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.backends.port import Change, Delete, Expect, Row, Scan
+from holdfast.backends.spaces import EVENTS, SPACES, STEPS
+from holdfast.engine.append import Saving
+from holdfast.engine.core import Engine
+from holdfast.engine.protected import unheld
+from holdfast.engine.records import Line, Point, open_event
+from holdfast.errors import HoldfastError
+from holdfast.model.scopes import MARK
+from holdfast.security.events import BETWEEN, Event
+from holdfast.security.guard import Guards
+from holdfast.security.ledger import Amendment, Entries, Ledger
+from holdfast.security.noting import AUDIT, counted
+from holdfast.security.tracing import Trace
+
+REMOVE = "remove"
+"""What is said to be done to a line that goes. The details are how many steps it had, and the hash of the last."""
+
+STEP = "\0step"
+"""Where the details of a row that was carried over say which step it was written with."""
+
+
+def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> Saving:
+    """A step of the audit with which lines go, to be saved alone or together with others. `Denied` if one is held.
+
+    A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
+    of the lines is for who saves this to forget.
+    """
+    unchanged: list[Change] = []
+
+    async def work_out(entries: Entries) -> Amendment:
+        # First how the lines end: whatever comes while the rest is read fails on that.
+        held, ends = await unheld(engine.ground.backend, lines), await _ends(engine, lines)
+        nexts = ((*line, 0, 0 if end is None else end.seq + 1) for line, end in ends.items())
+        unchanged[:] = [*held, *(Expect(STEPS, key, None) for key in nexts)]
+        gone = [_removed(engine, actor, line, end) for line, end in ends.items() if end is not None]
+        return await counted(entries, [*await _carried(engine, lines), *gone])
+
+    async def conditions(again: bool) -> list[Change]:
+        more = [] if guards is None else await guards(again)
+        return [*more, *unchanged, *(Delete(space, tuple(line)) for line in lines for space in SPACES)]
+
+    return Ledger(engine, Line(lines[0].tenant, AUDIT)).saving("remove", actor, work_out, conditions)
+
+
+async def remove(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> None:
+    """Remove lines, and keep what the audit says of them."""
+    await engine.rebaser.save(removal(engine, lines, actor, guards))
+    for line in lines:
+        engine.ground.cache.forget(line)
+
+
+async def _ends(engine: Engine, lines: Sequence[Line]) -> dict[Line, Point | None]:
+    """The last step of each line; None where there is none."""
+    heads = await engine.ground.backend.read(
+        [Scan(STEPS, (*line, 0), reverse=True, limit=1, bodies=False) for line in lines]
+    )
+    return {line: Point.of(rows[0]) if rows else None for line, rows in zip(lines, heads, strict=True)}
+
+
+def _removed(engine: Engine, actor: str, line: Line, end: Point) -> Event:
+    detail = engine.ground.codec.pack({"steps": end.seq + 1, "head": end.hash.hex()})
+    return Event("change", actor, REMOVE, f"{line.name.removeprefix(MARK)}{BETWEEN}", detail=detail)
+
+
+async def _carried(engine: Engine, lines: Iterable[Line]) -> list[Event]:
+    """What there is to be told of lines, in the order in which it was written."""
+    found = await engine.ground.backend.read([Scan(EVENTS, tuple(line)) for line in lines])
+    rows = sorted((row for rows in found for row in rows), key=lambda row: row.key[2:])
+    return [_again(engine, row) for row in rows]
+
+
+def _again(engine: Engine, row: Row) -> Event:
+    """A row as an event that is told in another line."""
+    tenant, name, id, number = str(row.key[0]), str(row.key[1]), str(row.key[2]), int(row.key[3])
+    time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
+    codec, detail = engine.ground.codec, {}
+    if row.body:
+        try:
+            packed = open_event(Line(tenant, name), id, number, row.body, engine.ground.max_bytes)
+            detail = codec.unpack(packed)
+        except HoldfastError as error:  # it is damaged: the row says the rest all the same
+            detail = {"damaged": error.what}
+    return Event(
+        str(kind),
+        str(actor),
+        str(action),
+        str(target) if BETWEEN in str(target) else f"{name.removeprefix(MARK)}{BETWEEN}{target!s}",
+        str(outcome),
+        int(duration),
+        codec.pack({**detail, STEP: id}),
+        int(time),
+        Trace(str(correlation), str(cause)),
+    )
