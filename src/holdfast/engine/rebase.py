@@ -31,7 +31,6 @@ from holdfast.model.packed import PackedMap
 from holdfast.model.steps import Step
 from holdfast.model.trees import MissingNode
 
-
 Around: TypeAlias = Callable[[Callable[..., Awaitable[list[Head]]], Sequence[Saving]], Awaitable[list[Head]]]
 """Given what saves, and what is to be saved, has it saved."""
 
