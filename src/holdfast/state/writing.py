@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from msgspec.json import encode as encode_json
+from msgspec.msgpack import encode
 
 from holdfast.backends.port import Change
 from holdfast.codec import wire
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.heads import Head
-from holdfast.engine.records import Point, readable
+from holdfast.engine.records import Point
 from holdfast.engine.states import Held, weigh
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.model.diff import diff
 from holdfast.model.operations import EditList, EditMap, EditText, Keep, Operation, Set
 from holdfast.model.packed import Packed, as_items, as_map, flatten, pack_state
@@ -38,6 +42,9 @@ _WORTH_COMPARING = 256
 
 _MANY = 256
 """Of more keys than this, a step does not say which versions they had before."""
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Types of values that hold no others, and are packed as they are."""
 
 Compute: TypeAlias = "Callable[[Stored | None], Awaitable[Packed | None]]"
 """Makes a new value of what is there, if anything is; None deletes the key."""
@@ -268,8 +275,8 @@ class _LineEdit:
         if actions != {"set", "delete"} and len(actions) > 1:
             actions -= {"delete"}  # which the keys that it took away tell by themselves
         self.saving.kind = actions.pop() if len(actions) == 1 else "batch"
-        self.saving.metadata = self._handle.codec.pack(about)
-        self.saving.readable = readable(self._handle.codec, about)
+        self.saving.metadata = encode(about)  # plain, all of it: as the codec would pack it
+        self.saving.readable = encode_json(about).decode()
 
     def _noted(self, event: Event, notes: Mapping[str, object]) -> Event:
         """A change's event, with what hooks noted of it."""
@@ -291,6 +298,9 @@ class _LineEdit:
 
 def pack_value(handle: Handle, key: str, value: Any) -> Packed:
     """A value as it is stored. Errors name the way to what can not be."""
+    if type(value) in _SCALARS:
+        with suppress(HoldfastError):  # the long way names the key
+            return handle.codec.pack(value)
     (packed,) = pack_state(handle.codec, {key: value}).values()
     return packed
 

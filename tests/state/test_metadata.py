@@ -1,0 +1,32 @@
+"""What a step of state says of itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Scan
+from holdfast.backends.spaces import STEPS
+from holdfast.codec import default_codec
+from holdfast.engine.drivers import run
+from holdfast.engine.records import Line, open_step
+from holdfast.security import tracing
+from tests.state.kit import Clock, store_on
+
+NAMES = st.text("abcé/ü", min_size=1, max_size=40).filter(lambda text: "//" not in text and text.strip("/") == text)
+
+
+@given(keys=st.sets(NAMES, min_size=1, max_size=5), correlation=NAMES, cause=NAMES)
+def test_metadata_is_as_the_codec_packs_it(keys: set[str], correlation: str, cause: str) -> None:
+    with store_on(Memory(), Clock()) as store:
+        state = store.acting_as(agent="a").state(agent="a")
+        with tracing.correlation(correlation, cause=cause):
+            state.batch(dict.fromkeys(keys, 1))
+        line = Line("", "␞agent:a")
+        (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, tuple(line))]))
+        packed = open_step(line, rows[0], 1 << 20).header.metadata
+    about = default_codec.unpack(packed)
+    assert default_codec.pack(about) == packed
+    assert about["before"] == dict.fromkeys(keys, 0)
+    assert (about["actor"], about["correlation"], about["cause"]) == ("agent:a", correlation, cause)
