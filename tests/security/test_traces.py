@@ -402,3 +402,24 @@ def test_a_listing_asks_once_for_the_rights_of_many_scopes(store: Store, monkeyp
     monkeypatch.setattr(store.engine.lines, "fresh", counting)
     assert [str(each.scope) for each in b.scopes()] == ["agent:a7"]
     assert asked <= 2
+
+
+# Names that are none -------------------------------------------------------------------------------------------------
+
+TRIES: dict[str, Callable[[Acting, str], object]] = {
+    "a session": lambda acting, id: acting.sessions.get(id),
+    "a new session": lambda acting, id: acting.sessions.start(id),
+    "an artifact": lambda acting, id: acting.artifacts.get(id),
+    "a new artifact": lambda acting, id: acting.artifacts.register(b"x", id=id),
+    "a subscriber": lambda acting, id: acting.topic("news", agent="a").subscribe(id),
+}
+
+
+@pytest.mark.parametrize("hostile", ["../other", "a\0b", "x" * 10_000], ids=["traversal", "NUL", "10 KB"])
+@pytest.mark.parametrize("what", TRIES)
+def test_an_id_that_is_none_is_noted(store: Store, what: str, hostile: str) -> None:
+    with pytest.raises(Invalid):
+        TRIES[what](store.acting_as(agent="a"), hostile)
+    (noted,) = store.audit(outcome="invalid")
+    assert noted.actor == "agent:a"
+    assert len(noted.key) < 1000

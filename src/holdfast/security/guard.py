@@ -47,9 +47,10 @@ class Guard:
             return parts
         return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
 
-    def key(self, scope: Scope, text: object) -> str:  # noqa: ARG002
-        """The key that a caller names in a scope, in its normal form. `Invalid` if it is none."""
-        return check_key(text)
+    def key(self, where: Scope | str, text: object, what: str = "key") -> str:  # noqa: ARG002
+        """The key that a caller names in a scope, or the id of some other thing, in its normal form. `Invalid` if it is
+        none."""
+        return check_key(text, what)
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
         """Whether this may be done with these keys of a scope, or with the scope as a whole if there are none.

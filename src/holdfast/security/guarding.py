@@ -73,12 +73,12 @@ class IdentityGuard(Guard):
             self._notes.hostile(self.actor, _named(parts), "", error.what, wait=self.how.waits)
             raise
 
-    def key(self, scope: Scope, text: object) -> str:
-        """The key that is named. A name that is none is noted."""
+    def key(self, where: Scope | str, text: object, what: str = "key") -> str:
+        """The key, or the id, that is named. A name that is none is noted."""
         try:
-            return check_key(text)
+            return check_key(text, what)
         except Invalid as error:
-            self._notes.hostile(self.actor, escaped(str(scope)), text, error.what, wait=self.how.waits)
+            self._notes.hostile(self.actor, escaped(str(where)), text, error.what, wait=self.how.waits)
             raise
 
     # Rights ---------------------------------------------------------------------------------------------------

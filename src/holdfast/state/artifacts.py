@@ -25,7 +25,7 @@ from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupp
 from holdfast.hooks.features import calling
 from holdfast.model.scopes import Scope, check_key
 from holdfast.security import tracing
-from holdfast.security.guard import Action, Permit
+from holdfast.security.guard import Action, Guard, Permit
 from holdfast.security.identity import owns
 from holdfast.state import linking
 from holdfast.state.artifact_content import AsyncContent, Binary, Taking, as_file
@@ -147,7 +147,7 @@ class ArtifactsOperations:
         return [made[each.id].shown(each.id) for each in new]
 
     async def _new(self, taking: Taking, given: Source) -> New:
-        id = secrets.token_hex(16) if given.id is None else _check_id(given.id)
+        id = secrets.token_hex(16) if given.id is None else _check_id(self._handle.guard, given.id)
         actor = self._handle.guard.actor
         type_ = _check_text("type", given.type)
         producer = _check_text("producer", given.producer or actor)
@@ -301,7 +301,8 @@ class ArtifactsOperations:
     async def _asked(self, id: str, action: Action) -> tuple[Record, Permit]:
         """The same, and on which conditions it may be. To those who may not know of it, one that is there looks like
         one that is not."""
-        id, guard = _check_id(id), self._handle.guard
+        guard = self._handle.guard
+        id = _check_id(guard, id)
         found = (await self._records.several([id])).get(id)
         owner = Scope() if found is None else found.owner
         permit = await guard.allow_named(action, owner, (_key(id),), f"artifact {id!r}")
@@ -400,8 +401,8 @@ def _after(cursor: str) -> tuple[str, ...]:
     return rest[: int(length)], rest[int(length) :] + "\0"
 
 
-def _check_id(id: object) -> str:
-    checked = check_key(id, "id of an artifact")
+def _check_id(guard: Guard, id: object) -> str:
+    checked = guard.key("artifacts", id, "id of an artifact")
     if (size := len(checked.encode())) > MAX_ID:
         raise Invalid(f"the id of an artifact has at most {MAX_ID} bytes of UTF-8, and this one {size}")
     return checked

@@ -127,9 +127,9 @@ class OwnerOperations(ScopedOperations):
         """What was done and tried in the state of scopes, the newest first: changes and hooks, rights given and taken,
         reads of identities, and tries that were denied.
 
-        `actor` is an identity, or `""` for the store's owner; `kind` is `change`, `hook`, `access`, `read` or `denied`;
-        `outcome` is `ok`, `denied`, or `invalid` for a name that is none. Times are datetimes, or text such as `"2h"`.
-        `after` the cursor of a row goes on with what is older.
+        `actor` is an identity, or `""` for the store's owner; `kind` is `change`, `hook`, `access`, `session`,
+        `artifact`, `read` or `denied`; `outcome` is `ok`, `denied`, or `invalid` for a name that is none. Times are
+        datetimes, or text such as `"2h"`. `after` the cursor of a row goes on with what is older.
         """
         from holdfast.state import auditing
 

@@ -172,7 +172,7 @@ class _Managing:
 
     async def get(self, id: str, action: Action, *, inside: bool = False) -> Record:
         """A session that it may do this with. One that is not there and one that it may not know of look the same."""
-        id = check_key(id, "id of a session")
+        id = self.handle.guard.key("sessions", id, "id of a session")
         found = (await self.records.several([id])).get(id)
         await self.allow(action, Scope.of(session=id) if found is None else found.root, id, inside=inside)
         return await self.records.get(id) if found is None else found
@@ -217,7 +217,7 @@ class SessionsOperations(Generic[S]):
         if on_end not in _POLICIES:
             raise Invalid(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
         managing = _Managing(self._handle)
-        name = secrets.token_hex(16) if id is None else check_key(id, "id of a session")
+        name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
         state = self._handle.guard.scope({"user": user, "session": name, "agent": agent})
         record = Record(

@@ -17,7 +17,7 @@ from holdfast.engine.records import Point, open_step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.operations import Set
 from holdfast.model.packed import unpack
-from holdfast.model.scopes import MARK, Part, Scope, check_key
+from holdfast.model.scopes import MARK, Part, Scope
 from holdfast.security import tracing
 from holdfast.state import keys as names
 from holdfast.state.changing import nanoseconds
@@ -204,7 +204,8 @@ class AsyncTopic(Async, TopicOperations):
 
 def reader(place: Place, name: str) -> Chain:
     """The chain that holds how far a subscriber has got."""
-    checked, actor = check_key(name, "name of the subscriber"), place.handle.guard.actor
+    guard = place.handle.guard
+    checked, actor = guard.key(str(place.scope), name, "name of the subscriber"), guard.actor
     own = place.below(("reader", checked), *([("by", actor)] if actor else []))
     return Chain(place.handle, own)
 
