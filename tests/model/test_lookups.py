@@ -1,0 +1,95 @@
+"""Finding entries in stored nodes finds what is in the dict, and tells of nodes that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.msgpack import decode, encode
+
+from holdfast.errors import Corrupt
+from holdfast.model import lookups, maptree
+from holdfast.model.nodes import Child, Entry, MapRoot, Origin, sort_key
+from holdfast.model.packed import pack_name
+from holdfast.model.trees import MissingNode, Rounds, Workspace
+
+T = TypeVar("T")
+
+
+def driven(rounds: Rounds[T], nodes: Mapping[bytes, bytes]) -> T:
+    try:
+        wanted = next(rounds)
+        while True:
+            wanted = rounds.send({id: nodes[id] for id in wanted if id in nodes})
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+def tree(names: list[str]) -> tuple[MapRoot, dict[bytes, bytes]]:
+    ws = Workspace()
+    changes: dict[bytes, Entry | None] = {
+        pack_name(name): Entry(pack_name(name), rank, bytes([rank % 100]), Origin(0, rank))
+        for rank, name in enumerate(names)
+    }
+    return driven(maptree.update(ws, MapRoot(None, 0), changes, len(names)), {}), ws.created
+
+
+NAMES = st.lists(st.text("abcé", max_size=6), unique=True, max_size=300)
+
+
+@given(NAMES, st.text("abcé", max_size=6))
+def test_what_is_there_is_found(names: list[str], other: str) -> None:
+    root, nodes = tree(names)
+    place = sort_key(pack_name(other))
+    after = sorted(name.encode() for name in names if name.encode() >= other.encode())
+    for name in {*names[:5], other}:
+        found = driven(lookups.find(root, pack_name(name), {}), nodes)
+        assert (found is not None) == (name in names)
+        if found is not None:
+            rank = names.index(name)
+            assert found == (pack_name(name), bytes([rank % 100]), Origin(0, rank))
+    every = driven(lookups.entries(root, place, lambda _: False), nodes)
+    assert [entry.key for entry in every] == [pack_name(name.decode()) for name in after]
+    some = driven(lookups.entries(root, place, lambda found: len(found) >= 3), nodes)
+    assert every[: len(some)] == some
+    assert len(some) >= min(3, len(every))
+    assert driven(lookups.count(root, place), nodes) == len(after)
+
+
+MANY = [f"key {number:05}" for number in range(5000)]
+ASKED: dict[str, Callable[[MapRoot], Rounds[Any]]] = {
+    "find": lambda root: lookups.find(root, pack_name("key 00001"), {}),
+    "entries": lambda root: lookups.entries(root, b"", lambda _: False),
+    "count": lambda root: lookups.count(root, sort_key(pack_name("key 00001"))),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_damaged_nodes_are_told_of(ask: str) -> None:
+    root, nodes = tree(MANY)
+    assert root.child is not None
+    with pytest.raises(MissingNode):
+        driven(ASKED[ask](root), {})
+    for damaged in (b"", b"\x92\x02\xc0", b"\x95\x01\xc0", b"\x92\x02\x90", b"nonsense"):
+        with pytest.raises(Corrupt):
+            driven(ASKED[ask](_leaf_only(damaged)), {b"leaf": damaged})
+        if damaged != b"\x92\x02\x90":  # an index of nothing is one
+            with pytest.raises(Corrupt):
+                driven(ASKED[ask](root), {**nodes, root.child.id: damaged})
+
+
+def _leaf_only(data: bytes) -> MapRoot:
+    return MapRoot(Child(b"leaf", 0, len(data), b"", b"\xff"), 1)
+
+
+def test_a_value_that_is_none_is_told_of() -> None:
+    root, nodes = tree(["a"])
+    assert root.child is not None
+    kind, keys, ranks, slots, origins = decode(nodes[root.child.id])
+    damaged = encode([kind, keys, ranks, [[7, *slots[0][1:]]], origins])
+    with pytest.raises(Corrupt, match="slot"):
+        driven(lookups.find(root, pack_name("a"), {}), {root.child.id: damaged})
