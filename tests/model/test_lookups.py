@@ -91,5 +91,5 @@ def test_a_value_that_is_none_is_told_of() -> None:
     assert root.child is not None
     kind, keys, ranks, slots, origins = decode(nodes[root.child.id])
     damaged = encode([kind, keys, ranks, [[7, *slots[0][1:]]], origins])
-    with pytest.raises(Corrupt, match="slot"):
+    with pytest.raises(Corrupt, match="not the stored form of a node"):
         driven(lookups.find(root, pack_name("a"), {}), {root.child.id: damaged})
