@@ -359,8 +359,11 @@ def test_nothing_is_drawn_from_the_chance_of_the_program(store: Store) -> None:
     assert random.getstate() == before
 
 
-def test_a_page_of_the_audit_reads_little_of_each_of_many_scopes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_the_audit_reads_little_of_each_of_many_scopes(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(50):
+        clock.sleep(1)  # what is done at one time has no order
         with store.transaction() as together:
             for agent in range(10):
                 together.state(agent=f"a{agent}")[f"k{number}"] = number
