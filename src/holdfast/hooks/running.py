@@ -125,7 +125,9 @@ class Runner:
         self.loop.close()
 
 
-class _InThread(Suspension[Result]):
+class _Elsewhere(Suspension[Result]):
+    """A hook that runs elsewhere, for as long as its budget lasts."""
+
     def __init__(
         self, runner: Runner, function: Callable[[Call], Any], told: Call, budget: float, context: Context
     ) -> None:
@@ -135,6 +137,8 @@ class _InThread(Suspension[Result]):
         self._budget = budget
         self._context = context
 
+
+class _InThread(_Elsewhere):
     def wait(self) -> Result:
         start, found, done = time.perf_counter_ns(), list[Result](), threading.Lock()
         done.acquire()
@@ -174,16 +178,7 @@ class _InThread(Suspension[Result]):
             return finished(start, error=error)
 
 
-class _OnLoop(Suspension[Result]):
-    def __init__(
-        self, runner: Runner, function: Callable[[Call], Awaitable[Any]], told: Call, budget: float, context: Context
-    ) -> None:
-        self._runner = runner
-        self._function = function
-        self._told = told
-        self._budget = budget
-        self._context = context
-
+class _OnLoop(_Elsewhere):
     def wait(self) -> Result:
         start, found, done = time.perf_counter_ns(), list[Result](), threading.Lock()
         done.acquire()
