@@ -6,11 +6,13 @@ import asyncio
 import os
 import random
 import secrets
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -571,6 +573,23 @@ def test_saving_goes_on_when_the_server_is_back() -> None:
         assert made == rows == store.scan(STEPS)
         assert run(store.backend.check()) == []
         store.close()
+
+
+def test_connections_to_a_server_that_was_not_ready_yet_are_given_up() -> None:
+    with mongodb_server() as server, ThreadPoolExecutor(3) as pool:
+        url = server.fresh().replace("replicaSet=rs0", "directConnection=true")
+        with holdfast.open(url) as store:
+            store.put("t", {"a": 1})
+            server.kill()
+            shutil.rmtree(server.directory / "data")
+            server.prepare()
+            server.restart()  # it answers, and is in no replica set
+            reading = [pool.submit(store.threads) for _ in range(3)]
+            time.sleep(1)
+            server.settle()
+            assert [each.result() for each in reading] == [[], [], []]
+            store.put("t", {"a": 2})
+            assert store.get("t").state == {"a": 2}
 
 
 def test_a_conversation_from_end_to_end(url: str, plain: Database[dict[str, Any]]) -> None:

@@ -6,7 +6,9 @@ that the primary gives of what most of the servers have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -20,7 +22,7 @@ from holdfast.backends.commits import Outcome
 from holdfast.backends.mongodb.abandoned import DRIVER
 from holdfast.backends.mongodb.commits import Committer
 from holdfast.backends.mongodb.documents import Document
-from holdfast.backends.mongodb.errors import errors_of, translated
+from holdfast.backends.mongodb.errors import Sessionless, errors_of, translated
 from holdfast.backends.mongodb.groups import MAX_BATCH, MAX_BODY
 from holdfast.backends.mongodb.layout import Layout
 from holdfast.backends.mongodb.matching import find_matches
@@ -48,6 +50,7 @@ class MongoDB(Network):
         self._address = address
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
+        self._users: Counter[Layout] = Counter()
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> MongoDB:
@@ -107,30 +110,47 @@ class MongoDB(Network):
             await client.close()
 
     async def _answer(self, queries: Sequence[Query]) -> list[list[Row]]:
-        with errors_of(self.url):
-            async with self._layout.database.client.start_session(snapshot=True) as session:
-                return await answer(self._layout, session, queries)
+        async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:
+            return await answer(layout, session, queries)
 
     async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
-        with errors_of(self.url):
+        async with self._used():
             return await self._committer.commit(batches, stamp)
 
     async def _match(self, match: Match) -> Matches:
-        with errors_of(self.url):
-            async with self._layout.database.client.start_session(snapshot=True) as session:
-                return await find_matches(self._layout, session, match)
+        async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:
+            return await find_matches(layout, session, match)
 
     async def _size(self) -> int:
-        with errors_of(self.url):
-            return await size(self._layout)
+        async with self._used() as layout:
+            return await size(layout)
 
     async def _check(self) -> list[str]:
-        with errors_of(self.url):
-            return await damage(self._layout)
+        async with self._used() as layout:
+            return await damage(layout)
 
     async def _tidy(self) -> None:
-        with errors_of(self.url):
-            await tidy(self._layout)
+        async with self._used() as layout:
+            await tidy(layout)
+
+    @asynccontextmanager
+    async def _used(self) -> AsyncIterator[Layout]:
+        """The collections, through a client that is not closed meanwhile."""
+        layout = self._layout
+        self._users[layout] += 1
+        try:
+            with errors_of(self.url):
+                yield layout
+        except Sessionless:
+            if layout is self._layout:
+                # Its driver would keep the connection, and fail with it for ever.
+                self._left.append(await self._connect())
+            raise
+        finally:
+            self._users[layout] -= 1
+            if layout is not self._layout and not self._users[layout]:
+                del self._users[layout]
+                await layout.database.client.close()
 
     def _new_client(self) -> AsyncMongoClient[Document]:
         """A client with our settings, where the URL says nothing else."""

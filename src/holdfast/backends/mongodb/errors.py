@@ -19,6 +19,11 @@ from pymongo.errors import (
 from holdfast.backends.network import Interrupted
 from holdfast.errors import Config, Denied, Invalid, TooLarge, Unavailable
 
+
+class Sessionless(Interrupted):
+    """A connection that has no sessions, and never will: it was made to a member that was in no replica set yet."""
+
+
 DUPLICATE = 11000
 WRITE_CONFLICT = 112
 
@@ -48,8 +53,8 @@ def translated(error: PyMongoError | InvalidDocument, where: str) -> Exception:
     """What to raise for an error of the driver. `Interrupted`, if it may pass."""
     if isinstance(error, DocumentTooLarge | InvalidDocument):
         return TooLarge(f"MongoDB cannot hold this: {error}", where=where, hint="Save less in one step")
-    if "Sessions are not supported" in str(error):  # by a member that has just started, and is in no replica set yet
-        return Interrupted(_said(error))
+    if "Sessions are not supported" in str(error):
+        return Sessionless(_said(error))
     if isinstance(error, ConfigurationError | InvalidName):
         return Config(f"MongoDB cannot be used so: {error}", where=where, hint="Mend the URL")
     codes = codes_of(error)

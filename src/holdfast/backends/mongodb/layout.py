@@ -22,6 +22,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.backends.mongodb.documents import Document, index_fields
+from holdfast.backends.network import Interrupted
 from holdfast.backends.spaces import SPACES, WORDS, Space
 from holdfast.errors import Config
 
@@ -102,6 +103,10 @@ async def _fit(database: AsyncDatabase[Document], where: str) -> None:
     hello = await database.client.admin.command("hello")
     if hello.get("maxWireVersion", 0) < OLDEST_WIRE:
         raise Config("this MongoDB is too old", where=where, hint="Upgrade the server to 5.0 or newer")
+    if hello.get("isreplicaset"):  # it has just started, or nobody ever told it who else is in its set
+        raise Interrupted(
+            "this MongoDB server is in no replica set yet; if it is new, call rs.initiate() once in mongosh"
+        )
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         raise Config(
             "this MongoDB server stands alone, and only a replica set has transactions",
