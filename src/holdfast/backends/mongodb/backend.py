@@ -51,6 +51,7 @@ class MongoDB(Network):
         self._prefix = prefix
         self._client: AsyncMongoClient[Document] | None = None
         self._users: Counter[Layout] = Counter()
+        self._renewing = False
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> MongoDB:
@@ -142,9 +143,13 @@ class MongoDB(Network):
             with errors_of(self.url):
                 yield layout
         except Sessionless:
-            if layout is self._layout:
-                # Its driver would keep the connection, and fail with it for ever.
-                self._left.append(await self._connect())
+            # Its driver would keep the connection, and fail with it for ever.
+            if layout is self._layout and not self._renewing:
+                self._renewing = True
+                try:
+                    self._left.append(await self._connect())
+                finally:
+                    self._renewing = False
             raise
         finally:
             self._users[layout] -= 1
