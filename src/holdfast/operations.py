@@ -23,10 +23,10 @@ from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.namespaces import check_thread
 from holdfast.engine.records import Line, Point, check_name, readable
 from holdfast.errors import Invalid, NotFound
+from holdfast.faces import OwnerFace
 from holdfast.model.packed import PackedMap
 from holdfast.state.face import StateTransaction
 from holdfast.state.handles import Handle
-from holdfast.state.owner import OwnerOperations
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit, Saving
@@ -46,7 +46,7 @@ class About(TypedDict, total=False):
     kind: str
 
 
-class Basics(OwnerOperations):
+class Basics(OwnerFace):
     """Saving and reading checkpoints, naming them, deleting threads: what all else stands on."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:

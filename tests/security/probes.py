@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from holdfast.acting import Acting
 from holdfast.model.scopes import Scope
-from holdfast.state.acting import Acting
 from holdfast.state.artifacts import Source
 from tests.security.world import KEY, World
 
@@ -136,6 +136,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "document": lambda _, act: _document(act).read(),
         "sessions": lambda _, act: act.sessions.get("s1"),
         "artifacts": lambda _, act: act.artifacts.get("blob"),
+        "agents": lambda _, act: act.agents.load("victim"),
     },
     "state": {
         "at": lambda _, act: _state(act).at(1),

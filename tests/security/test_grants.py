@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.acting import Acting
 from holdfast.backends.memory import Memory
 from holdfast.errors import Denied, Invalid, NotFound
 from holdfast.model.scopes import Part, Scope
 from holdfast.security.access import KEPT
 from holdfast.security.identity import Identity
-from holdfast.state.acting import Acting
 from holdfast.store import Store
 from tests.state.kit import SECOND, Clock, store_on
 from tests.store.stores import Interrupted

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.acting import Acting, AsyncActing
 from holdfast.errors import Denied, Invalid
-from holdfast.state.acting import Acting, AsyncActing
 from holdfast.state.artifacts import Artifacts, AsyncArtifacts
 from holdfast.state.face import StateTransaction
 from holdfast.state.scoped import AsyncState, State

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.acting import Acting
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Batch, Put, Row, Scan
 from holdfast.backends.spaces import EVENTS
@@ -20,7 +21,6 @@ from holdfast.engine.drivers import run
 from holdfast.errors import Denied, HoldfastError, Invalid
 from holdfast.model.scopes import Scope
 from holdfast.security.policy import Policy
-from holdfast.state.acting import Acting
 from holdfast.state.sharing import chains
 from holdfast.store import Store
 from holdfast.upkeep.retention import Retention

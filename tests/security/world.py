@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.acting import Acting, AsyncActing
 from holdfast.backends.memory import Memory
 from holdfast.engine.drivers import run
 from holdfast.model.scopes import MARK
 from holdfast.security.noting import AUDIT
-from holdfast.state.acting import Acting, AsyncActing
 from holdfast.state.auditing import Audited
 from tests.state.kit import Clock, awaited, store_on
 

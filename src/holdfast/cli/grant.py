@@ -17,8 +17,8 @@ from holdfast.cli.text import ago, clock, plural, safe
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
+    from holdfast.acting import Acting
     from holdfast.security.policy import Policy
-    from holdfast.state.acting import Acting
     from holdfast.state.rights import Granted, StoreAccess
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")

@@ -16,7 +16,7 @@ from holdfast.cli.text import safe
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from holdfast.state.acting import Acting
+    from holdfast.acting import Acting
     from holdfast.state.scoped import State
     from holdfast.store import Store
 

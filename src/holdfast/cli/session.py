@@ -17,7 +17,7 @@ from holdfast.cli.text import ago, local, plural, safe
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.state.acting import Acting
+    from holdfast.acting import Acting
     from holdfast.state.sessions import Session as Kept
     from holdfast.store import Store
 

@@ -1,14 +1,14 @@
-"""What only the store's owner can do with scoped state: act as others, give them rights, and look at the audit."""
+"""What only the store's owner can do with scoped state: give others rights, and look at the audit."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from holdfast import arguments
 from holdfast.checkpoints import to_datetime, to_time
-from holdfast.engine.drivers import either, operation
+from holdfast.engine.drivers import operation
 from holdfast.errors import Invalid
 from holdfast.model.scopes import Scope
 from holdfast.security.identity import Identity, identity_of
@@ -17,15 +17,12 @@ from holdfast.state.face import Parts, ScopedOperations, feature
 if TYPE_CHECKING:
     from holdfast.hooks.face import AsyncHooks, Hooks
     from holdfast.security.audit import Report
-    from holdfast.security.guarding import How, IdentityGuard, Mode
+    from holdfast.security.guarding import How, IdentityGuard
     from holdfast.security.noting import Notes
-    from holdfast.security.policy import Policy
     from holdfast.security.proof import Exported
-    from holdfast.state.acting import Acting, AsyncActing
     from holdfast.state.auditing import Audited
     from holdfast.state.rights import AsyncStoreAccess, StoreAccess, Who
 
-_WINDOW = 5.0
 _MICROSECOND = 999
 """Times come to the microsecond, and stand for its end; a look goes back to its start."""
 
@@ -60,51 +57,6 @@ class OwnerOperations(ScopedOperations):
         return AsyncHooks(self._handle.engine, self._handle.tenant)
 
     hooks = feature(_hooks, _async_hooks)
-
-    def _acting_as(
-        self,
-        identity: Identity | str | None = None,
-        /,
-        *,
-        mode: Mode = "strict",
-        policy: Policy | str | None = None,
-        children: str | None = "read",
-        read_window: float = _WINDOW,
-        **parts: Unpack[Parts],
-    ) -> Acting:
-        """The store as an identity sees it: `store.acting_as(agent="researcher")`, or by its text.
-
-        It has scoped state, and nothing else of the store. In the mode `strict` an identity has the scope of its own
-        path, and those below it whose further parts are steps, tools, hooks or custom; what was granted to it, to its
-        groups and by its roles; and it reads its children's scopes, where `store.access.allow_children` allows it and
-        `children` is not None. `read-only` is the same without any change. In `custom` a policy decides on everything:
-        a `Policy`, or the name of a role, as the store has it at the time.
-
-        Everything it does is in the audit. What it changes and what it is denied is there at once; what it reads, after
-        `read_window` seconds at the latest; with 0, before it is handed out.
-        """
-        from holdfast.state.acting import Acting, how_of
-
-        how = how_of(mode, policy, children, read_window, waits=True)
-        return Acting(self._handle, self._guard_of(identity, parts, how))
-
-    def _async_acting_as(
-        self,
-        identity: Identity | str | None = None,
-        /,
-        *,
-        mode: Mode = "strict",
-        policy: Policy | str | None = None,
-        children: str | None = "read",
-        read_window: float = _WINDOW,
-        **parts: Unpack[Parts],
-    ) -> AsyncActing:
-        from holdfast.state.acting import AsyncActing, how_of
-
-        how = how_of(mode, policy, children, read_window, waits=False)
-        return AsyncActing(self._handle, self._guard_of(identity, parts, how))
-
-    acting_as = either(_acting_as, _async_acting_as)
 
     # The audit ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from holdfast.agents.face import AGENTS
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.model.scopes import Scope
@@ -41,6 +42,8 @@ class ActingOperations(ScopedOperations):
 
     Every operation is checked, each time: what is denied raises `Denied`, and is noted in the audit before that.
     """
+
+    agents = AGENTS
 
     def __init__(self, handle: Handle, guard: IdentityGuard) -> None:
         super().__init__(Handle(handle.engine, handle.tenant, guard))

@@ -1,0 +1,38 @@
+"""Calling what an agent's author wrote: plain functions, or coroutine functions under asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.backends.port import Suspension
+from holdfast.errors import Invalid
+
+
+class _Awaited(Suspension[Any]):
+    """A coroutine of the agent's own."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        self._coroutine = coroutine
+        self._name = name
+
+    def wait(self) -> Any:
+        self._coroutine.close()
+        raise Invalid(
+            "an agent of a Store has no event loop for coroutine functions",
+            where=self._name,
+            hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",
+        )
+
+    def watch(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._coroutine)
+
+
+async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns; awaited, if it is to be."""
+    found = function(*args, **kwargs)
+    if inspect.iscoroutine(found):
+        return await _Awaited(found, getattr(function, "__qualname__", repr(function)))
+    return found

@@ -1,0 +1,69 @@
+"""What a store's owner has besides scoped state and checkpoints: others to act as, and agents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from holdfast.agents.face import AGENTS
+from holdfast.engine.drivers import either
+from holdfast.state.face import Parts
+from holdfast.state.owner import OwnerOperations
+
+if TYPE_CHECKING:
+    from holdfast.acting import Acting, AsyncActing
+    from holdfast.security.guarding import Mode
+    from holdfast.security.identity import Identity
+    from holdfast.security.policy import Policy
+
+_WINDOW = 5.0
+
+
+class OwnerFace(OwnerOperations):
+    """Scoped state as its owner has it, identities, and agents."""
+
+    agents = AGENTS
+
+    def _acting_as(
+        self,
+        identity: Identity | str | None = None,
+        /,
+        *,
+        mode: Mode = "strict",
+        policy: Policy | str | None = None,
+        children: str | None = "read",
+        read_window: float = _WINDOW,
+        **parts: Unpack[Parts],
+    ) -> Acting:
+        """The store as an identity sees it: `store.acting_as(agent="researcher")`, or by its text.
+
+        It has scoped state, and nothing else of the store. In the mode `strict` an identity has the scope of its own
+        path, and those below it whose further parts are steps, tools, hooks or custom; what was granted to it, to its
+        groups and by its roles; and it reads its children's scopes, where `store.access.allow_children` allows it and
+        `children` is not None. `read-only` is the same without any change. In `custom` a policy decides on everything:
+        a `Policy`, or the name of a role, as the store has it at the time.
+
+        Everything it does is in the audit. What it changes and what it is denied is there at once; what it reads, after
+        `read_window` seconds at the latest; with 0, before it is handed out.
+        """
+        from holdfast.acting import Acting, how_of
+
+        how = how_of(mode, policy, children, read_window, waits=True)
+        return Acting(self._handle, self._guard_of(identity, parts, how))
+
+    def _async_acting_as(
+        self,
+        identity: Identity | str | None = None,
+        /,
+        *,
+        mode: Mode = "strict",
+        policy: Policy | str | None = None,
+        children: str | None = "read",
+        read_window: float = _WINDOW,
+        **parts: Unpack[Parts],
+    ) -> AsyncActing:
+        from holdfast.acting import AsyncActing, how_of
+
+        how = how_of(mode, policy, children, read_window, waits=False)
+        return AsyncActing(self._handle, self._guard_of(identity, parts, how))
+
+    acting_as = either(_acting_as, _async_acting_as)
