@@ -7,6 +7,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.agents import AgentBuilder as AgentBuilder
+    from holdfast.agents import AsyncPersistentAgent as AsyncPersistentAgent
+    from holdfast.agents import Machine as Machine
+    from holdfast.agents import PersistentAgent as PersistentAgent
+    from holdfast.agents import persistent as persistent
     from holdfast.autosave import AsyncAutosave as AsyncAutosave
     from holdfast.autosave import AsyncCheckpointableMixin as AsyncCheckpointableMixin
     from holdfast.autosave import Autosave as Autosave
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
     register = default_registry.register
     allow: Callable[..., Any] = default_registry.allow
 
+_AGENTS = ("AgentBuilder", "AsyncPersistentAgent", "Machine", "PersistentAgent", "persistent")
 _AUTOSAVE = (
     "AsyncAutosave",
     "AsyncCheckpointableMixin",
@@ -106,6 +112,7 @@ _STORE = ("AsyncStore", "Store")
 _TRACING = ("bound", "correlation")
 
 __all__ = [  # noqa: PLE0604 - strings all of them
+    *_AGENTS,
     *_AUTOSAVE,
     *_CHECKPOINTER,
     *_CHECKPOINTS,
@@ -132,7 +139,9 @@ __all__ = [  # noqa: PLE0604 - strings all of them
 def __getattr__(name: str) -> Any:
     # Loaded on first use, so that importing the package costs next to nothing.
     found: Any = None
-    if name in _AUTOSAVE:
+    if name in _AGENTS:
+        from holdfast import agents as found
+    elif name in _AUTOSAVE:
         from holdfast import autosave as found
     elif name in _CHECKPOINTER:
         from holdfast import checkpointer as found

@@ -18,6 +18,14 @@
     │   └── TooLarge                       a value exceeds a size limit
     ├── Unanswered      (TimeoutError)     no answer to a request came in time
     ├── HandlerFailed                      who answers a request, or works on an item, raised an error
+    ├── SnapshotError                      about a snapshot, each also of the kind beside it
+    │   ├── SnapshotNotFound    (NotFound)     there is none at that place
+    │   ├── SnapshotExists      (Conflict)     there is one already, and it is not overwritten
+    │   ├── SnapshotCorrupt     (Corrupt)      it is damaged, forged, or none
+    │   ├── SnapshotRefused     (Denied)       it holds, or would hold, what is not let through
+    │   ├── SnapshotUnsupported (Unsupported)  this cannot be kept in one, or not be read by this release
+    │   ├── SnapshotInvalid     (Invalid)      what the caller gave does not fit it
+    │   └── SnapshotTooLarge    (TooLarge)     it exceeds a limit
     └── Config                             settings are wrong or something is not installed
 
 A message says what is wrong, where, and what to do about it. The three parts are kept as attributes,
@@ -149,6 +157,54 @@ class HandlerFailed(HoldfastError):
         self.message = message
 
 
+class SnapshotError(HoldfastError):
+    """About a snapshot. What is raised is one of the kinds below, or of the general ones where storage is at fault."""
+
+    code = "snapshot"
+
+
+class SnapshotNotFound(SnapshotError, NotFound):
+    """There is no snapshot at that place."""
+
+    code = "snapshot-not-found"
+
+
+class SnapshotExists(SnapshotError, Conflict):
+    """There is something at that place already, and it is not overwritten unasked."""
+
+    code = "snapshot-exists"
+
+
+class SnapshotCorrupt(SnapshotError, Corrupt):
+    """The file is damaged, forged, cut off, or no snapshot at all."""
+
+    code = "snapshot-corrupt"
+
+
+class SnapshotRefused(SnapshotError, Denied):
+    """It holds something that is not let through: a class that is not allowed, a secret, a template that runs code."""
+
+    code = "snapshot-refused"
+
+
+class SnapshotUnsupported(SnapshotError, Unsupported):
+    """This cannot be kept in a snapshot, or the snapshot was made by a newer release."""
+
+    code = "snapshot-unsupported"
+
+
+class SnapshotInvalid(SnapshotError, Invalid):
+    """What the caller gave does not fit the snapshot: tools that differ, a secret that is missing, a wrong name."""
+
+    code = "snapshot-invalid"
+
+
+class SnapshotTooLarge(SnapshotError, TooLarge):
+    """The snapshot, or what it unpacks to, exceeds a limit."""
+
+    code = "snapshot-too-large"
+
+
 class Config(HoldfastError):
     """Settings are wrong, or an optional part is not installed."""
 
@@ -172,5 +228,15 @@ FINER = {
     "hook-failed": Veto,
     "no-responder": Unanswered,
     "responder-died": Unanswered,
+    "agent-conflict": Conflict,
+    "agent-exists": Conflict,
+    "agent-class-unknown": NotFound,
+    "agent-schema": Unsupported,
+    "agent-invalid": Invalid,
+    "no-transition": Invalid,
+    "nested-transition": Invalid,
+    "transition-incomplete": Conflict,
+    "transfer-refused": Denied,
+    "tool-denied": Denied,
 }
 """Codes that say more than their class does."""

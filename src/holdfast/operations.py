@@ -326,7 +326,9 @@ class Basics(OwnerFace):
     @operation
     async def close(self) -> None:
         """Let go of the store. Waits for what is being saved, and some seconds for after-hooks; closing again does
-        nothing."""
+        nothing. Agents that are saved by themselves are, if they have something unsaved."""
+        if self.engine.agents is not None:
+            await self.engine.agents.close()
         if self.engine.hooks is not None:
             await Call(self.engine.hooks.close)
         try:

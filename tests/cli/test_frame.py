@@ -199,7 +199,7 @@ def examples(name: str) -> list[list[str]]:
 
 INNER = [
     f"{name} {inner}"
-    for name in ("state", "session", "grant", "audit")
+    for name in ("agent", "state", "session", "grant", "audit")
     if isinstance(group_ := cli.get_command(click.Context(cli), name), click.Group)
     for inner in group_.list_commands(click.Context(group_))
 ]

@@ -47,7 +47,7 @@ def codes_given(name: str, package: str = "") -> set[str]:
 
 def test_every_class_of_errors_has_a_code_of_its_own_that_is_explained() -> None:
     own = [each for each in CLASSES if each.__module__ == "holdfast.errors"]
-    assert len(own) == len({each.code for each in own}) == 17
+    assert len(own) == len({each.code for each in own}) == 25
     for each in CLASSES:
         assert KEBAB.fullmatch(each.code)
         assert explain(each.code).kind == "error"

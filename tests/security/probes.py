@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from holdfast.acting import Acting
+from holdfast.agents import persistent
 from holdfast.model.scopes import Scope
 from holdfast.state.artifacts import Source
-from tests.security.world import KEY, World
+from tests.security.world import KEY, AsyncSpy, Spy, World
 
 Probe: TypeAlias = Callable[[World, Any], Any]
 
@@ -121,6 +122,87 @@ def _ended(world: World, act: Any) -> Any:
             return await session.touch()
 
     return entered()
+
+
+def spy(act: Any) -> Any:
+    """An agent that nobody has yet."""
+    return Spy() if isinstance(act, Acting) else AsyncSpy()
+
+
+def _agent(act: Any, status: str = "created") -> Any:
+    """An agent of one's own that is said to be the victim's; and to be where it is not."""
+    agent = spy(act).attach(act, "victim")
+    agent.keeper.data.status = status
+    return agent
+
+
+def _stored(act: Any) -> Any:
+    """The same, which takes the victim's messages for its own."""
+    agent = _agent(act)
+    agent.keeper.point = act._handle.engine.lines.known(agent.keeper.line.line).point
+    agent.keeper.data.conversation.stored(1, 1, agent.keeper.messages)
+    return agent
+
+
+def _kept(act: Any) -> Any:
+    return act.agents.attach(Plain(), "victim")
+
+
+def _within_agent(agent: Any) -> Any:
+    if isinstance(agent, Spy):
+        with agent.changing():
+            agent.secret = "taken"
+        return agent.save()
+
+    async def entered() -> Any:
+        async with agent.changing():
+            agent.secret = "taken"
+        return await agent.save()
+
+    return entered()
+
+
+@persistent(name="tests: plain spy")
+class Plain:
+    """Inherits nothing."""
+
+    secret: str = ""
+
+
+_AGENT: dict[str, Callable[[Any], Any]] = {
+    "fail": lambda agent: agent.fail("taken"),
+    "flush": lambda agent: agent.flush(),
+    "recover": lambda agent: _then(agent.reload(), lambda _: agent.recover("back")),
+    "reload": lambda agent: agent.reload(),
+    "rollback": lambda agent: agent.rollback(1),
+    "save": lambda agent: agent.save(),
+    "start": lambda agent: agent.start(),
+    "stop": lambda agent: agent.stop(),
+    "resume": lambda agent: agent.resume(),
+    "transfer": lambda agent: agent.transfer("intruder", accept=True),
+}
+
+_STORED: dict[str, Callable[[Any], Any]] = {
+    "all": lambda said: said.all(),
+    "get": lambda said: said.get(0),
+    "last": lambda said: said.last(1),
+    "search": lambda said: said.search("code"),
+    "slice": lambda said: said.slice(0, 1),
+    "summarize": lambda said: said.summarize("taken"),
+    "window": lambda said: said.window(max_messages=1),
+    "__getitem__": lambda said: said[0] if hasattr(said, "__iter__") else said.get(0),
+    "__iter__": iter,
+    "__aiter__": aiter,
+}
+
+
+def _each(uses: dict[str, Callable[[Any], Any]], made: Callable[[Any], Any]) -> dict[str, Probe]:
+    """A probe for each way to use what an identity makes."""
+
+    def probe(use: Callable[[Any], Any]) -> Probe:
+        return lambda _, act: use(made(act))
+
+    return {name: probe(use) for name, use in uses.items()}
 
 
 PROBES: dict[str, dict[str, Probe]] = {
@@ -288,6 +370,34 @@ PROBES: dict[str, dict[str, Probe]] = {
         "using": lambda _, act: _using(act),
         "verify": lambda _, act: act.artifacts.verify("blob"),
     },
+    "agents": {
+        "attach": lambda _, act: act.agents.attach(spy(act), "victim").save(),
+        "create": lambda _, act: act.agents.create("tests: spy", "victim"),
+        "delete": lambda _, act: act.agents.delete("victim"),
+        "diff": lambda _, act: act.agents.diff("victim"),
+        "exists": lambda _, act: act.agents.exists("victim"),
+        "export": lambda _, act: act.agents.export("victim"),
+        "history": lambda _, act: act.agents.history("victim"),
+        "import_": lambda world, act: act.agents.import_(world.document),
+        "load": lambda _, act: act.agents.load("victim"),
+        "messages": lambda _, act: act.agents.messages("victim"),
+        "resolve": lambda _, act: act.agents.resolve("victim", "back"),
+        "restore": lambda _, act: act.agents.restore("victim"),
+        "rollback": lambda _, act: act.agents.rollback("victim", 1),
+        "save": lambda _, act: act.agents.save(_agent(act)),
+        "transfer": lambda _, act: act.agents.transfer("victim", "intruder", accept=True),
+        "transfers": lambda _, act: act.agents.transfers("victim"),
+        "transitions": lambda _, act: act.agents.transitions("victim"),
+    },
+    "agent": {
+        **_each(_AGENT, lambda act: _agent(act)),
+        "attach": lambda _, act: spy(act).attach(act, "victim").reload(),
+        "changing": lambda _, act: _within_agent(_agent(act)),
+        "pause": lambda _, act: _agent(act, "running").pause(),
+        "transition": lambda _, act: _agent(act).transition("work"),
+    },
+    "kept": _each(_AGENT, _kept),
+    "conversation": _each(_STORED, lambda act: _stored(act).conversation),
 }
 
 QUIET: dict[str, dict[str, Probe]] = {
@@ -302,8 +412,33 @@ QUIET: dict[str, dict[str, Probe]] = {
         "register": lambda _, act: act.artifacts.register(b"mine", id="mine"),
         "register_many": lambda _, act: act.artifacts.register_many([Source(b"mine", id="mine too")]),
     },
+    "agents": {
+        "list": lambda _, act: act.agents.list(),
+        "metrics": lambda _, act: act.agents.metrics(),
+    },
 }
 """Tries that are no try at anything of the victim's: they succeed, and must have nothing of it to show."""
+
+_IN_HAND = dict.fromkeys(
+    (
+        "autosave_error",
+        "changed",
+        "configuration",
+        "context",
+        "conversation",
+        "id",
+        "keeper",
+        "metadata",
+        "metrics",
+        "recoveries",
+        "state",
+        "status",
+        "tools",
+        "version",
+        "workflow",
+    ),
+    "what one has in memory oneself",
+)
 
 HARMLESS: dict[str, dict[str, str]] = {
     "acting": {"identity": "who one is", "mode": "how one acts"},
@@ -319,6 +454,19 @@ HARMLESS: dict[str, dict[str, str]] = {
     "requests": {"scope": "a name that one gave"},
     "pipeline": {"scope": "a name that one gave"},
     "document": {"scope": "a name that one gave"},
+    "agent": {
+        **_IN_HAND,
+        **dict.fromkeys(("handle_recovery", "machine", "persist", "restore", "validate"), "what its author wrote"),
+    },
+    "kept": {
+        **_IN_HAND,
+        **dict.fromkeys(("agent", "announce"), "what one attached oneself"),
+        **dict.fromkeys(("changing", "pause", "transition"), "as those of an agent"),
+    },
+    "conversation": {
+        **dict.fromkeys(("append", "clear", "extend", "replace", "say"), "change only what is in memory"),
+        **dict.fromkeys(("tokens", "__len__"), "counted in memory"),
+    },
     "session": dict.fromkeys(
         ("by", "ended", "id", "metadata", "on_end", "reason", "scope", "started", "status", "user"),
         "what whoever handed it over had in hand",

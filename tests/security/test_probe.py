@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 
 from holdfast.acting import Acting, AsyncActing
+from holdfast.agents import (
+    Agents,
+    AsyncAgents,
+    AsyncConversation,
+    AsyncKept,
+    AsyncPersistentAgent,
+    Conversation,
+    Kept,
+    PersistentAgent,
+)
 from holdfast.errors import Denied, Invalid
 from holdfast.state.artifacts import Artifacts, AsyncArtifacts
 from holdfast.state.face import StateTransaction
@@ -21,7 +31,7 @@ from holdfast.state.sharing.requests import AsyncRequests, Requests
 from holdfast.state.sharing.subscriptions import AsyncSubscription, Subscription
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watching import AsyncWatch, Watch
-from tests.security.probes import HARMLESS, PROBES, QUIET, Probe
+from tests.security.probes import HARMLESS, PROBES, QUIET, Probe, spy
 from tests.security.world import KEY, SECRET, World, done
 
 KINDS: dict[str, tuple[type, ...]] = {
@@ -38,6 +48,10 @@ KINDS: dict[str, tuple[type, ...]] = {
     "sessions": (Sessions, AsyncSessions),
     "session": (Session, AsyncSession),
     "artifacts": (Artifacts, AsyncArtifacts),
+    "agents": (Agents, AsyncAgents),
+    "agent": (PersistentAgent, AsyncPersistentAgent),
+    "kept": (Kept, AsyncKept),
+    "conversation": (Conversation, AsyncConversation),
 }
 
 _DUNDERS = [
@@ -195,6 +209,9 @@ def test_no_name_stands_for_anothers(world: World, name: str) -> None:
         lambda act: act.state(agent="victim").set(name, "taken"),
         lambda act: act.grant("agent:intruder", "both", f"agent:{name}"),
         lambda act: act.topic(name, agent="victim").read(),
+        lambda act: act.agents.load(name),
+        lambda act: act.agents.delete(name),
+        lambda act: act.agents.attach(spy(act), name).save(),
     ]
     for acting in (world.intruder, world.aintruder):
         for use in uses:

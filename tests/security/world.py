@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.acting import Acting, AsyncActing
+from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.backends.memory import Memory
 from holdfast.engine.drivers import run
 from holdfast.model.scopes import MARK
@@ -18,6 +19,21 @@ from tests.state.kit import Clock, awaited, store_on
 
 SECRET = "the launch code is 0000"
 KEY = "plan"
+
+
+class Spy(PersistentAgent, name="tests: spy"):
+    """Has a secret."""
+
+    secret: str = ""
+    machine = Machine("idle", "busy")
+    machine.add("work", "idle", "busy")
+
+
+class AsyncSpy(AsyncPersistentAgent, name="tests: async spy"):
+    """The same for asyncio."""
+
+    secret: str = ""
+    machine = Spy.machine
 
 
 class World:
@@ -51,6 +67,13 @@ class World:
         ended = self.store.sessions.start("s2", user="victim", on_end="archive")
         ended.state[KEY] = SECRET
         ended.end()
+        agent = self.victim.agents.create(Spy, "victim")
+        agent.secret = SECRET
+        agent.metadata["about"] = SECRET
+        agent.conversation.append(SECRET)
+        agent.save()
+        self.document = self.victim.agents.export("victim")
+        self.intruder.agents.create(Spy, "intruder")
         self.victim.artifacts.register(SECRET.encode(), id="blob")
         with self.victim.artifacts.using("blob"):
             self.victim.state(agent="victim")["made"] = SECRET

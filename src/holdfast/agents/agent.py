@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, Self, Unpack
 
-from holdfast.agents.conversation import Conversation
+from holdfast.agents.autosaving import Changing
+from holdfast.agents.conversation import AsyncConversation, Conversation
 from holdfast.agents.keeper import AgentData, Keeper
 from holdfast.agents.lines import AgentLine
-from holdfast.agents.machine import Machine
+from holdfast.agents.machine import Machine, OnIncomplete
+from holdfast.agents.metrics import AgentMetrics
 from holdfast.agents.record import Status
-from holdfast.agents.specs import MISSING, Spec, declared, fill, registry
+from holdfast.agents.recovery import Recovery
+from holdfast.agents.settings import Policies, Settings
+from holdfast.agents.specs import Spec, copiers, declared, registry, take_on
+from holdfast.agents.tools import AsyncTools, Tools
+from holdfast.agents.transfer import Transfer, receiver_of, transfer
+from holdfast.agents.workflow import Workflow
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
-from holdfast.state.face import ScopedOperations
+from holdfast.state.face import feature
+from holdfast.state.handles import Handle
+
+
+class Keeping(Protocol):
+    """Where agents are kept: a store, what `store.acting_as(…)` returns, or the agents of either."""
+
+    _handle: Handle
 
 
 class AgentOperations:
@@ -54,20 +68,33 @@ class AgentOperations:
         """What it was made with."""
         return self._data.configuration
 
-    @property
-    def conversation(self) -> Conversation:
+    def _conversation(self) -> Conversation:
         """Its messages."""
-        return self._data.conversation
+        return Conversation(self._data.conversation, self._keeper)
+
+    def _async_conversation(self) -> AsyncConversation:
+        return AsyncConversation(self._data.conversation, self._keeper)
+
+    conversation = feature(_conversation, _async_conversation)
 
     @property
     def context(self) -> dict[str, Any]:
         """What it knows of its work."""
         return self._data.context
 
+    def _tools(self) -> Tools:
+        """Its tools: which there are, which it may use, and how their use went."""
+        return Tools(self._data, self._keeper)
+
+    def _async_tools(self) -> AsyncTools:
+        return AsyncTools(self._data, self._keeper)
+
+    tools = feature(_tools, _async_tools)
+
     @property
-    def workflow(self) -> dict[str, Any]:
+    def workflow(self) -> Workflow:
         """How far its work has got."""
-        return self._data.workflow
+        return Workflow(self._data, self._keeper)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -78,11 +105,33 @@ class AgentOperations:
     def _data(self) -> AgentData:
         return self.keeper.data
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Change several things that belong together: no save in the background sees half of it."""
-        with self.keeper.lock:
-            yield
+    def changing(self) -> Changing:
+        """Change several things that belong together: `with agent.changing():`. No save in the background sees half of
+        it, and it counts as one change. `async with` is for agents of an `AsyncStore` that are to be saved at the end
+        of the block, where every change is."""
+        return Changing(self.keeper)
+
+    def changed(self, count: int = 1) -> None:
+        """Tell that something was changed of which nobody else knows, such as an attribute: what is saved by itself is
+        then saved in time. With `Autosave(write_through=True)` and a `Store`, it is saved when this returns."""
+        self.keeper.changed(count)
+
+    @operation
+    async def flush(self) -> int:
+        """Have all that was changed so far saved when this returns; if nothing was, there is no step. Returns its
+        version."""
+        await self.keeper.save(if_changed=True)
+        return self.keeper.version
+
+    @property
+    def metrics(self) -> AgentMetrics:
+        """How saving it goes, in figures."""
+        return self.keeper.metrics()
+
+    @property
+    def autosave_error(self) -> BaseException | None:
+        """What keeps it from being saved, if the last save failed."""
+        return self.keeper.error
 
     @operation
     async def save(self) -> int:
@@ -91,36 +140,71 @@ class AgentOperations:
         return self.keeper.version
 
     @operation
+    async def reload(self) -> None:
+        """Take on what was saved last: by another, as a rule. What was not saved of it is gone."""
+        async with self.keeper.turns.turn():
+            if await self.keeper.reload() is None:
+                raise self.keeper.line.unknown()
+
+    @operation
     async def transition(self, trigger: str, data: Any = None) -> str:
         """Have its machine take a transition; returns the state it led to."""
-        return await self.keeper.transition(trigger, data)
+        return await self.keeper.phases.transition(trigger, data)
 
     @operation
     async def start(self) -> None:
-        """Start it: as it was saved last, if it was."""
-        keeper = self.keeper
-        newest = await keeper.line.newest()
-        if newest is not None and (keeper.point is None or keeper.point.id != newest.id):
-            await keeper.load(newest)
-        await keeper.lifecycle("start", "running", "starting", self._hook("on_start"))
+        """Start it: as it was saved last, if it was. What is found half-done is resolved first: see `recoveries`."""
+        await self.keeper.phases.start()
 
     @operation
     async def pause(self) -> None:
         """Pause it, and save it."""
-        await self.keeper.lifecycle("pause", "paused", "pausing", self._hook("on_pause"))
+        await self.keeper.phases.pause()
 
     @operation
     async def resume(self) -> None:
-        """Have it go on where it was paused."""
-        await self.keeper.lifecycle("resume", "running", "resuming", self._hook("on_resume"))
+        """Have it go on where it was paused; also in another process."""
+        await self.keeper.phases.resume()
 
     @operation
     async def stop(self) -> None:
         """Stop it, and save it."""
-        await self.keeper.lifecycle("stop", "stopped", "stopping", self._hook("on_stop"))
+        await self.keeper.phases.stop()
 
-    def _hook(self, name: str) -> Any:
-        return getattr(self.keeper.agent, name, None)
+    @operation
+    async def fail(self, error: BaseException | str) -> None:
+        """Say that it failed."""
+        await self.keeper.phases.fail(error)
+
+    @operation
+    async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
+        """Resolve what was interrupted: as `on_incomplete` says, or as the caller does."""
+        return await self.keeper.phases.recover(how)
+
+    @operation
+    async def rollback(self, to: str | int) -> int:
+        """Make it what it was as an older version, at a checkpoint, or when it was last in a state of its machine, by a
+        new step; returns its version. What was not saved of it is gone."""
+        await self.keeper.phases.rollback(to)
+        return self.keeper.version
+
+    @operation
+    async def transfer(
+        self, to: Any, *, context: Mapping[str, Any] | None = None, reason: str = "", accept: bool = False
+    ) -> Transfer:
+        """Hand the conversation and the context to another agent: one that is alive here, or the one that has an id.
+
+        The messages come after those that the other has. Of its context, entries of the same name are replaced; those of
+        `context` are given besides one's own. What the other's author wrote as `accepts(offer)` may refuse, and one's
+        own `offers(offer)`: that raises `Denied`, code `transfer-refused`, and all stays where it was. With `accept`,
+        the other is not asked. It is told by `on_receive(offer)`.
+        """
+        return await transfer(self.keeper, receiver_of(to), context=context, reason=reason, accept=accept)
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What was found half-done at starts, and what became of it."""
+        return list(self.keeper.phases.recoveries)
 
 
 class _Base(AgentOperations):
@@ -129,36 +213,67 @@ class _Base(AgentOperations):
     spec: ClassVar[Spec]
     machine: ClassVar[Machine | None] = None
     _fields: ClassVar[Mapping[str, Any]] = {}
+    _copied: ClassVar[Sequence[tuple[str, Callable[[], Any]]]] = ()
+    """The fields whose defaults must not be shared, and what makes a copy."""
     _own: AgentData | None = None
+    _given: Mapping[str, Any] = MappingProxyType({})
 
-    def __init_subclass__(cls, *, name: str | None = None, schema: str = "1", abstract: bool = False, **rest: Any):
-        super().__init_subclass__(**rest)
-        if not abstract:
-            cls._fields = declared(cls, _Base)
-            cls.spec = registry.register(Spec(name or cls.__name__, cls, schema, cls.machine, cls._fields))
+    def __init_subclass__(
+        cls, *, name: str | None = None, schema: str = "1", abstract: bool = False, **policies: Unpack[Policies]
+    ) -> None:
+        """`name` is the one under which agents of the class are found again: that of the class, if it is not given.
+        `schema` is the version of the form of its fields; see `upgrade`. An `abstract` class is only inherited from."""
+        super().__init_subclass__()
+        if abstract:
+            return
+        cls._fields = declared(cls, _Base)
+        cls._copied = copiers(cls._fields)
+        taken = sorted(each for each in cls._fields if hasattr(AgentOperations, each))
+        if taken:
+            raise Invalid(
+                f"{taken[0]!r} is something that every agent has, and cannot be a field of it",
+                where=f"class {cls.__qualname__}",
+                hint="Give the field another name",
+            )
+        inherited = cls.__mro__[1].__dict__.get("spec")
+        settings = (inherited.settings if isinstance(inherited, Spec) else Settings()).changed(policies)
+        cls.spec = registry.register(
+            Spec(name or cls.__name__, cls, str(schema), cls.machine, cls._fields, settings=settings)
+        )
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         made = super().__new__(cls)
-        fill(made, cls._fields)
+        for name, copied in cls._copied:
+            setattr(made, name, copied())
         return made
 
     def __init__(self, **configuration: Any) -> None:
-        self._data.configuration.update(configuration)
+        if self._own is None:
+            self._given = {**self._given, **configuration}
+        else:
+            self._own.configuration.update(configuration)
 
     @property
     def _data(self) -> AgentData:
         """Also before it is attached to a store."""
         if self._own is None:
-            self._own = AgentData(state=self.machine.initial if self.machine is not None else "")
+            self._own = AgentData(dict(self._given), state=self.machine.initial if self.machine is not None else "")
         return self._own
 
-    def attach(self, store: ScopedOperations, id: str) -> Self:
-        """Say where it is kept, and under which id."""
-        if isinstance(store, Sync) is not isinstance(self, Sync):
-            raise Invalid(
-                f"a {type(self).__name__} is kept in {'a Store' if isinstance(self, Sync) else 'an AsyncStore'}"
-            )
-        self._keeper = Keeper(AgentLine(store._handle, id), self, self.spec, self._data)
+    def attach(self, store: Keeping, id: str, **policies: Unpack[Policies]) -> Self:
+        """Say where it is kept, and under which id. Nothing is read or saved yet: `start` does that.
+
+        `on_conflict`, `on_corrupt`, `on_incomplete` and `autosave` are what its class says, unless said here.
+        """
+        check_kind(self, store)
+        if type(self).__dict__.get("spec") is None:
+            raise Invalid("an abstract class has no agents", where=f"class {type(self).__qualname__}")
+        data = self._data
+        if not data.configuration:
+            data.configuration.update(self.spec.configured(self))
+        settings = self.spec.settings.changed(policies)
+        self._keeper = Keeper(AgentLine(store._handle, id), self, self.spec, data, settings)
+        self._keeper.autosave(sync=isinstance(self, Sync))
         return self
 
     def persist(self) -> Mapping[str, Any]:
@@ -167,18 +282,13 @@ class _Base(AgentOperations):
 
     def restore(self, fields: Mapping[str, Any]) -> None:
         """Take on fields that were saved: the counterpart of `persist`."""
-        for name, value in fields.items():
-            setattr(self, name, value)
-        for name, default in self._fields.items():
-            if name not in fields and default is not MISSING:
-                vars(self).pop(name, None)
-                fill(self, {name: default})
+        take_on(self, self._fields, fields)
 
     def validate(self, fields: Mapping[str, Any]) -> None:
         """Raise what there is to say against fields. Override it."""
 
     def handle_recovery(self, recovery: Any) -> Any:
-        """Told at a start what had happened since the last one. Override it."""
+        """Told at a start what had happened since the last one, if that did not end as it should. Override it."""
 
 
 class PersistentAgent(Sync, _Base, abstract=True):
@@ -202,5 +312,9 @@ class AsyncPersistentAgent(Async, _Base, abstract=True):
     """The same for asyncio: operations are awaited, and hooks and actions may be coroutine functions."""
 
 
-def _kind(cls: type) -> type:
-    return Sync if issubclass(cls, Sync) else Async
+def check_kind(agent: object, store: object) -> None:
+    """`Invalid` if an agent whose operations are awaited is to be kept in a store whose are not, or the reverse."""
+    if isinstance(agent, Async) and not isinstance(store, Async):
+        raise Invalid(f"a {type(agent).__name__} is kept in an AsyncStore", hint="Open the store with holdfast.aopen")
+    if isinstance(agent, Sync) and not isinstance(store, Sync):
+        raise Invalid(f"a {type(agent).__name__} is kept in a Store", hint="Derive it from AsyncPersistentAgent")

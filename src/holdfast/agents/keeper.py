@@ -5,29 +5,55 @@ All of it is coroutines of the engine's kind. What programs call is in `holdfast
 
 from __future__ import annotations
 
+import inspect
 import threading
-import time as clocks
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.agents.calling import called
-from holdfast.agents.conversation import Conversation, Said
-from holdfast.agents.lines import AgentLine, Delta
-from holdfast.agents.machine import Called, Transition
-from holdfast.agents.record import CONVERSATION, PENDING, AgentRecord, Pending, Status
+from holdfast import arguments
+from holdfast.agents.autosaving import Tally, Watch
+from holdfast.agents.fallback import fall_back
+from holdfast.agents.lines import LARGE, AgentLine, Delta
+from holdfast.agents.messages import Messages, Said
+from holdfast.agents.metrics import AgentMetrics, Figures
+from holdfast.agents.phases import Phases
+from holdfast.agents.record import PENDING, AgentRecord, Pending, Standing, Status
+from holdfast.agents.resolving import Sides, resolved
+from holdfast.agents.saver import STATES, Saver
+from holdfast.agents.settings import Settings
 from holdfast.agents.specs import Spec
 from holdfast.agents.turns import Turns
+from holdfast.backends.waiting import Pause, run
 from holdfast.checkpoints import to_datetime
+from holdfast.engine.append import Saving
+from holdfast.engine.chance import chance
+from holdfast.engine.ids import new_id
 from holdfast.engine.records import Point
-from holdfast.errors import Invalid, Veto
-from holdfast.hooks.features import calling
+from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, Unavailable, Uncertain
+from holdfast.hooks.features import Calling, calling
 from holdfast.model.diff import diff
+from holdfast.model.missing import MISSING
 from holdfast.model.operations import Set
-from holdfast.model.packed import Packed, flatten, pack_name, pack_state, unpack_name
+from holdfast.model.packed import Packed, flatten, pack_name, pack_state, unpack, unpack_name, unpack_state
 from holdfast.security import tracing
 from holdfast.security.events import Event
+from holdfast.security.guard import Permit
+
+_ATTEMPTS = 1000
+"""How often a save is made anew because others were first. Each time, somebody else got through."""
+
+_LONGEST_PAUSE = 0.05
+
+_METADATA, _EMPTY = pack_name("metadata"), b"\x80"
+
+_SHOWN = 4096
+"""How many bytes of an agent's metadata are shown with each step, for lists: more is read when it is asked for."""
+
+_DICTS = ("configuration", "context", "tools", "workflow", "metadata")
+"""What an agent carries that are dicts."""
 
 
 @dataclass(slots=True)
@@ -39,11 +65,22 @@ class AgentData:
     tools: dict[str, Any] = field(default_factory=dict)
     workflow: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
-    conversation: Conversation = field(default_factory=Conversation)
+    conversation: Messages = field(default_factory=Messages)
     status: Status = "created"
     state: str = ""
     created: datetime | None = None
     pending: Pending | None = None
+    carried: dict[str, Any] = field(default_factory=dict)
+    """Fields that were saved, and that the class does not declare any more. They stay with it."""
+
+    @property
+    def standing(self) -> Standing:
+        """Where the agent is."""
+        return Standing(self.status, self.state, self.pending)
+
+    @standing.setter
+    def standing(self, standing: Standing) -> None:
+        self.status, self.state, self.pending = standing
 
 
 class Taken(NamedTuple):
@@ -52,24 +89,114 @@ class Taken(NamedTuple):
     delta: Delta
     packed: dict[bytes, Packed]
     said: Said
+    standing: Standing
+    mark: int = 0
+    """How many changes were counted when it was taken."""
+
+
+class Attempt(NamedTuple):
+    """A step that is about to be made, or of which it is not known whether it was."""
+
+    saving: Saving
+    taken: Taken
+    events: Sequence[Event] = ()
 
 
 class Keeper:
     """Saves one agent, and brings it back."""
 
-    def __init__(self, line: AgentLine, agent: Any, spec: Spec, data: AgentData) -> None:
+    def __init__(
+        self, line: AgentLine, agent: Any, spec: Spec, data: AgentData, settings: Settings | None = None
+    ) -> None:
         self.line = line
         self.agent = agent
         self.spec = spec
         self.data = data
+        self.settings = settings or spec.settings
         self.point: Point | None = None
         """The step that the agent goes on from."""
         self.lock = threading.RLock()
         """Held while the state is taken, and while something that belongs together is changed."""
-        self._turns = Turns()
+        self.turns = Turns()
+        """Who saves has its turn: for others, steps of this agent come one after the other."""
+        self.doubtful: Attempt | None = None
+        """A step of which it is not known whether it was made. It is made sure of before anything else is saved."""
+        self.phases = Phases(self)
+        self.saver = Saver.of(line.handle.engine)
+        self.figures = Figures(self.saver.figures)
+        """How saving goes."""
+        self.watch: Watch | None = None
+        """What has it saved by itself, if that is wanted."""
+        self.held = 0
+        """More than 0 while nothing is to be saved in the background. Changed under the lock."""
+        self.committer = 0
+        """The thread that makes a step just now."""
+        self.error: BaseException | None = None
+        """What the last save failed with."""
         self._sent: dict[bytes, Packed] = {}
+        count = self.method("count_tokens")
+        if count is not None:
+            data.conversation.count_by(count)
         if not data.state and spec.machine is not None:
             data.state = spec.machine.initial
+        self.saver.joined(self)
+
+    def autosave(self, *, sync: bool) -> None:
+        """Have it saved by itself, if its settings say so."""
+        if self.settings.autosave is not None:
+            self.watch = Watch(self, self.settings.autosave, self.saver, sync=sync)
+            self.data.conversation.on_change = self.changed
+
+    def changed(self, count: int = 1) -> None:
+        """Something was changed. Where every change is to be safe at once and the caller can wait, it is when this
+        returns."""
+        watch = self.watch
+        if watch is not None:
+            watch.changed(count)
+            if self.held or self.committer == threading.get_ident():
+                return
+            if watch.waits:
+                run(self.save(if_changed=True))
+            elif watch.resolves:
+                with suppress(HoldfastError):  # it is told of by `error`, and by the next save of the program
+                    run(self.save(if_changed=True))
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nothing is saved in the background during this block."""
+        with self.lock:
+            self.held += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.held -= 1
+            if not self.held and self.watch is not None:
+                self.watch.freed()
+
+    def metrics(self) -> AgentMetrics:
+        """How saving goes."""
+        counts, buckets = self.figures.shown()
+        watch, error = self.watch, self.error
+        about = "" if error is None else f"{type(error).__name__}: {error}"
+        if watch is None:
+            return AgentMetrics(self.line.id, self.version, counts, buckets, 0, 0.0, "closed", False, about)
+        counts.changes += watch.unsaved
+        state, goes_on = STATES[watch.breaker.state], watch.halted is None
+        standing = (watch.unsaved, watch.oldest, state, goes_on)
+        return AgentMetrics(self.line.id, self.version, counts, buckets, *standing, about)
+
+    def renew_locks(self) -> None:
+        """For a forked child."""
+        self.lock, self.turns = threading.RLock(), Turns()
+        self.phases.renew_locks()
+        self.figures.renew_locks()
+        if self.watch is not None:
+            self.watch.renew_locks()
+
+    def method(self, name: str) -> Callable[..., Any] | None:
+        """What the agent's author wrote under a name, such as `on_start`; None if there is nothing."""
+        return self.spec.method(self.agent, name)
 
     @property
     def version(self) -> int:
@@ -79,32 +206,14 @@ class Keeper:
     # Saving and loading ---------------------------------------------------------------------------------------
 
     def take(self) -> Taken:
-        """The agent's state as it is now, and what of it differs from what was saved."""
+        """The agent's state as it is now, and what of it differs from what was saved. `Invalid` if it is none that the
+        agent's own `validate` lets pass."""
         with self.lock:
-            data, codec = self.data, self.line.handle.codec
-            if data.created is None:
-                data.created = to_datetime(self.line.handle.now())
-            fields = dict(self.agent.persist())
-            self.agent.validate(fields)
-            said = data.conversation.unsaved()
-            state = {
-                "class": self.spec.name,
-                "schema": self.spec.schema,
-                "created": data.created,
-                "status": data.status,
-                "state": data.state,
-                "configuration": data.configuration,
-                "fields": fields,
-                "context": data.context,
-                "tools": data.tools,
-                "workflow": data.workflow,
-                "metadata": data.metadata,
-                "counts": {"messages": len(data.conversation)},
-            }
-            if data.pending is not None:
-                state[PENDING] = data.pending.to_dict()
-            packed = pack_state(codec, state)
-            added = codec.pack_items(said.added)
+            mark = 0 if self.watch is None else self.watch.taken()
+            said = self.data.conversation.unsaved()
+            packed = self._packed(said)
+            added = [*self.line.handle.codec.pack_items(said.added), *said.given]
+            standing = self.data.standing
         delta = Delta(kept=said.kept, added=added)
         if said.whole or (added and not said.kept):
             delta.messages, delta.added = list(added), ()
@@ -113,173 +222,316 @@ class Keeper:
             if change is not None:
                 delta.put[unpack_name(name)] = change
         delta.removed = [unpack_name(name) for name in self._sent if name not in packed]
-        return Taken(delta, packed, said)
+        return Taken(delta, packed, said, standing, mark)
 
-    async def save(self, kind: str = "save", *, if_changed: bool = False) -> Point:
-        """Save the agent as it is."""
-        return await self._commit(kind, [self._event("agent", "save")], hook="agent.save", if_changed=if_changed)
+    def _packed(self, said: Said) -> dict[bytes, Packed]:
+        """All channels but the conversation. The lock is held."""
+        data = self.data
+        if data.created is None:
+            data.created = to_datetime(self.line.handle.now())
+        fields = {**data.carried, **self.spec.persist(self.agent)}
+        self.validate(fields, data.state)
+        state = {
+            "class": self.spec.name,
+            "schema": self.spec.schema,
+            "created": data.created,
+            "status": data.status,
+            "state": data.state,
+            "configuration": data.configuration,
+            "fields": fields,
+            "context": data.context,
+            "tools": data.tools,
+            "workflow": data.workflow,
+            "metadata": data.metadata,
+            "counts": {"messages": said.length, "tokens": said.tokens},
+        }
+        if data.pending is not None:
+            state[PENDING] = data.pending.to_dict()
+        return pack_state(self.line.handle.codec, state)
 
-    async def _commit(self, kind: str, events: Sequence[Event], *, hook: str = "", if_changed: bool = False) -> Point:
-        """A step of the agent."""
-        async with self._turns.turn():
-            permit = await self.line.allow("write")
-            before = await self._asked(hook)
-            taken = self.take()
+    def validate(self, fields: Mapping[str, Any], state: str) -> None:
+        """`Invalid` if the agent, or its machine, has something to say against fields."""
+        own = self.method("validate")
+        try:
+            found = None if own is None else own(fields)
+            self.phases.check(state, fields)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise Invalid(
+                str(error) or type(error).__name__,
+                where=self.where,
+                hint="The agent's own validate refuses this state; the record is as it was",
+                code="agent-invalid",
+            ) from error
+        if inspect.iscoroutine(found):
+            found.close()
+            raise Invalid("validate is a plain function, also of an agent for asyncio", where=self.where)
+
+    @property
+    def where(self) -> str:
+        """How errors name the agent."""
+        return f"agent {self.line.id!r}"
+
+    async def save(self, kind: str = "save", *, if_changed: bool = False, background: bool = False) -> Point:
+        """Save the agent as it is. In the background raises `Busy`, if it is in the middle of something."""
+        event = self.event("agent", "autosave" if background else "save")
+        return await self.commit(kind, [event], hook="agent.save", if_changed=if_changed, background=background)
+
+    async def commit(
+        self,
+        kind: str,
+        events: Sequence[Event],
+        *,
+        hook: str = "",
+        if_changed: bool = False,
+        standing: Standing | None = None,
+        background: bool = False,
+    ) -> Point:
+        """A step of the agent. If it is to stand elsewhere, it does by that step, or not at all: no other step of it
+        comes in between."""
+        async with self.turns.turn():
+            with Tally(self):
+                await self.settle()
+                before = self.data.standing
+                if standing is not None:
+                    self._stand(standing)
+                try:
+                    return await self._committed(kind, events, hook, if_changed, background)
+                except BaseException:
+                    if standing is not None:
+                        self._stand(before)
+                    raise
+
+    def _stand(self, standing: Standing) -> None:
+        with self.lock:
+            self.data.standing = standing
+
+    async def _committed(
+        self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool
+    ) -> Point:
+        permit = await self.line.allow("write")
+        before = await self.asked(hook)
+        told = [*events, *before.events]
+        for attempt in range(_ATTEMPTS):
+            if attempt > 1:
+                await Pause(chance.random() * min(_LONGEST_PAUSE, 0.001 * attempt))
+            taken = self.watch.take() if background and self.watch is not None else self.take()
             if if_changed and not taken.delta and self.point is not None:
+                self.figures.add(unchanged=1)
+                if self.watch is not None:
+                    self.watch.saved(taken.mark)
                 return self.point
-            data = self.data
-            about = {"class": self.spec.name, "status": data.status, "state": data.state}
-            told = [*events, *before.events]
-            (point,) = await self.line.save(self.line.saving(kind, taken.delta, self.point, about, told, permit))
-            self.point, self._sent = point, taken.packed
-            data.conversation.saved(taken.said)
+            try:
+                (point,) = await self.sent(self.attempt(kind, taken, told, permit))
+            except Conflict as conflict:
+                if background and self.watch is not None and self.watch.sync:
+                    raise  # what the agent does just now, in its own thread, would be lost
+                await self._resolve(conflict)
+                continue
             before.done(self.version, point.id)
             return point
-
-    async def _asked(self, hook: str) -> Any:
-        line = self.line
-        return await calling(
-            line.handle.engine,
-            hook,
-            scope=str(line.scope),
-            key=line.id,
-            actor=line.handle.guard.actor,
-            trace=tracing.traced(),
-            metadata={"status": self.data.status, "state": self.data.state},
+        raise Conflict(
+            f"others were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
         )
 
-    async def load(self, point: Point) -> AgentRecord:
-        """Take on what a step left."""
-        await self.line.allow("read")
-        record = await self.line.record(point)
-        messages = await self.line.messages(point)
-        values = await self.line.handle.engine.states.values(self.line.line, point)
-        self.agent.validate(record.fields)
+    def attempt(
+        self, kind: str, taken: Taken, events: Sequence[Event], permit: Permit, instead_of: Point | None = None
+    ) -> Attempt:
+        """A step, with an id of its own: it can be tried again without being made twice."""
+        status, state, _ = taken.standing
+        about: dict[str, Any] = {"class": self.spec.name, "status": status, "state": state}
+        about |= {"messages": taken.said.length} if taken.said.length else {}
+        line, parent = self.line, self.point
+        metadata = taken.packed[_METADATA]
+        if metadata not in ({}, _EMPTY):
+            size = len(flatten(metadata))
+            about |= {"metadata": unpack(line.handle.codec, metadata)} if size <= _SHOWN else {LARGE: True}
+        after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
+        id = new_id(line.handle.now(), after)
+        return Attempt(line.saving(kind, taken.delta, parent, about, events, permit, id, instead_of), taken, events)
+
+    async def sent(self, attempt: Attempt, *others: Attempt) -> list[Point]:
+        """Have steps made, all or none: the first is this agent's, and others are of other agents, whose keepers are to
+        be told by `saved`. Where it is not known whether they were made, that is made sure of by the next one."""
+        try:
+            points = await self.line.save(attempt.saving, *(each.saving for each in others))
+        except BaseException as error:
+            if not others and (isinstance(error, Uncertain | Unavailable) or not isinstance(error, HoldfastError)):
+                self.doubtful = attempt
+            raise
+        self.saved(attempt, points[0])
+        return points
+
+    def saved(self, attempt: Attempt, point: Point) -> None:
+        """The step was made."""
+        self.point, self._sent, self.doubtful = point, attempt.taken.packed, None
+        self.data.conversation.saved(attempt.taken.said)
+        self.figures.made(attempt.events)
+        if self.watch is not None:
+            self.watch.made(attempt.taken.mark)
+
+    async def settle(self) -> bool:
+        """Make sure of a step of which it is not known whether it was made: it is made by now, or cannot be any more.
+        Returns whether it was, if there was one; the agent then stands where that step has it. For who has the turn."""
+        attempt = self.doubtful
+        if attempt is None:
+            return False
+        try:
+            await self.sent(attempt)
+        except Conflict:
+            self.doubtful = None  # another was first
+            return False
+        self._stand(attempt.taken.standing)
+        return True
+
+    async def _resolve(self, conflict: Conflict) -> None:
+        """Bring what another has saved together with what was to be saved, as was agreed; else raise the conflict."""
+        how, base, line = self.settings.on_conflict, self.point, self.line
+        newest = await line.newest()
+        if how == "refuse" or base is None or newest is None or newest.id == base.id:
+            raise conflict
+        await line.allow("read")
+        theirs = await line.channels(newest)
+        record = await line.record(newest, theirs)
+        with self.lock:
+            said = self.data.conversation.unsaved()
+            sides = Sides(self._sent, self._packed(said), theirs)
+            if said.whole and how != "last-write" and record.messages != said.kept:
+                raise conflict
+            state = resolved(line.handle.codec, how, sides, self.where)
+            self.validate(state["fields"], state["state"])
+            self.point, self._sent = newest, theirs
+            if how != "last-write":
+                self._take_on(state)
+            else:
+                self.data.standing = Standing(state["status"], state["state"], self._pending(state))
+            if not said.whole:  # messages of both sides are kept in any case
+                self.data.conversation.rebase(record.messages, record.tokens, self.messages)
+
+    def _take_on(self, state: Mapping[str, Any]) -> None:
+        """Be as channels say. The lock is held."""
+        data = self.data
+        data.configuration, data.context, data.tools = (dict(state[name]) for name in _DICTS[:3])
+        data.workflow, data.metadata = (dict(state[name]) for name in _DICTS[3:])
+        data.status, data.state, data.created = state["status"], state["state"], state["created"]
+        data.pending = self._pending(state)
+        data.carried = self.spec.restore(self.agent, state["fields"])
+
+    def _pending(self, state: Mapping[str, Any]) -> Pending | None:
+        pending = state.get(PENDING)
+        return None if pending is None else Pending.of(pending, self.where)
+
+    async def asked(self, hook: str, **about: Any) -> Calling:
+        """Have the hooks of a point called before a change, with what is to be saved. Raises `Veto`. What they change
+        of it, the agent takes on."""
+        line, scope = self.line, str(self.line.scope)
+        engine, codec = line.handle.engine, line.handle.codec
+        if not hook or engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
+            return Calling(MISSING)
         with self.lock:
             data = self.data
-            data.configuration, data.context = dict(record.configuration), dict(record.context)
-            data.tools, data.workflow, data.metadata = dict(record.tools), dict(record.workflow), dict(record.metadata)
-            data.status, data.state, data.created = record.status, record.state, record.created
-            data.pending, data.conversation = record.pending, Conversation.loaded(messages)
-            self.agent.restore(record.fields)
-            self.point = point
-            self._sent = {name: value for name, value in values.items() if name != pack_name(CONVERSATION)}
-        return record
-
-    # Two phases -----------------------------------------------------------------------------------------------
-
-    async def lifecycle(self, trigger: str, target: Status, via: Status, action: Callable[..., Any] | None) -> None:
-        """A change of status: saved before what is to be done for it, and after."""
-        source = self.data.status
-        await self._through(
-            Pending("lifecycle", trigger, source, target, self._now(), self._correlation()),
-            action,
-            begin=lambda: setattr(self.data, "status", via),
-            finish=lambda: setattr(self.data, "status", target),
-            fail=lambda: setattr(self.data, "status", "failed"),
+            value = {name: getattr(data, name) for name in _DICTS}
+            value["fields"] = {**data.carried, **self.spec.persist(self.agent)}
+            value = codec.unpack(codec.pack(value))  # what the agent does meanwhile is not what hooks do
+        call = await calling(
+            engine,
+            hook,
+            scope=scope,
+            key=line.id,
+            value=value,
+            actor=line.handle.guard.actor,
+            trace=tracing.traced(),
+            metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **about},
         )
+        if call.value is not value:
+            self._corrected(value, call.value)
+        return call
 
-    async def transition(self, trigger: str, data: Any = None) -> str:
-        """Have the machine take a transition; returns the state that it led to."""
-        if self.spec.machine is None:
-            raise Invalid("the agent has no machine", where=f"agent {self.line.id!r}")
-        if self.data.pending is not None:
-            raise Invalid(
-                f"{self.data.pending.kind} {self.data.pending.trigger!r} is under way",
-                where=f"agent {self.line.id!r}",
-                hint="Have it resolved first",
-                code="transition-incomplete",
-            )
-        way = await self._way(trigger, data)
-        action = None if way.action is None else self._bound(way.action)
-        await self._through(
-            Pending("transition", trigger, way.source, way.target, self._now(), self._correlation(), data=data),
-            None if action is None else lambda: action(data),
-            begin=lambda: None,
-            finish=lambda: setattr(self.data, "state", way.target),
-            fail=lambda: None,
-        )
-        return way.target
+    def _corrected(self, before: Mapping[str, Any], after: Any) -> None:
+        """Take on what hooks changed: only that, since the agent may have gone on meanwhile."""
+        given = arguments.mapping(after, "state of the agent, as a hook left it")
+        with self.lock:
+            for name in _DICTS:
+                _change(getattr(self.data, name), before[name], given.get(name, {}))
+            fields = {**self.data.carried, **self.spec.persist(self.agent)}
+            if _change(fields, before["fields"], given.get("fields", {})):
+                self.data.carried = self.spec.restore(self.agent, fields)
 
-    async def _way(self, trigger: str, data: Any) -> Transition:
-        machine = self.spec.machine
-        assert machine is not None  # noqa: S101 - seen by the caller
-        for way in machine.ways(trigger, self.data.state):
-            if way.guard is None or await called(self._bound(way.guard), data):
-                for validator in way.validators:
-                    await called(self._bound(validator), data)
-                return way
-        raise Veto(
-            f"no guard lets {trigger!r} pass from the state {self.data.state!r}", where=f"agent {self.line.id!r}"
-        )
+    async def load(self, point: Point) -> AgentRecord:
+        """Take on what a step left. If that cannot be, the agent is as it was."""
+        line = self.line
+        await line.allow("read")
+        values = await line.channels(point)
+        record = await line.record(point, values)
+        fields = self.spec.upgraded(record.fields, record.schema, self.where)
+        self.validate(fields, record.state)
+        state = {**unpack_state(line.handle.codec, values), "fields": fields}
+        with self.lock:
+            self._take_on(state)
+            self.data.conversation.stored(record.messages, record.tokens, self.messages)
+            self.point, self._sent, self.doubtful = point, values, None
+            if self.watch is not None:
+                self.watch.loaded()
+        await line.handle.guard.saw(line.scope, ())
+        return replace(record, fields=fields)
 
-    def _bound(self, function: Called) -> Callable[..., Any]:
-        if isinstance(function, str):
-            found: Callable[..., Any] = getattr(self.agent, function)
-            return found
-        return lambda *args: function(self.agent, *args)
-
-    async def _through(
-        self,
-        pending: Pending,
-        action: Callable[..., Any] | None,
-        *,
-        begin: Callable[[], None],
-        finish: Callable[[], None],
-        fail: Callable[[], None],
-    ) -> None:
-        """First what is to come is saved, then it is done, then that it is done is saved."""
-        started, before = clocks.perf_counter_ns(), (self.data.status, self.data.state)
-        hook = f"agent.{pending.trigger}" if pending.kind == "lifecycle" else "agent.transition"
-        if action is not None:
-            self.data.pending = pending
-            begin()
+    async def reload(self) -> AgentRecord | None:
+        """Take on what was saved last, if anything was. Where that is damaged, it is as was agreed: an error, or the
+        last state that reads well."""
+        for _ in range(_ATTEMPTS):
+            newest = await self.line.newest()
+            if newest is None:
+                return None
             try:
-                await self._commit(f"{pending.kind}.begin", [])
-            except BaseException:
-                self.data.pending, (self.data.status, self.data.state) = None, before
-                raise
-            try:
-                await called(action)
-            except Exception as error:
-                self.data.pending = None
-                self.data.status, self.data.state = before
-                fail()
-                event = self._changed(pending, started, f"{type(error).__name__}: {error}")
-                await self._commit(f"{pending.kind}.failed", [event])
-                raise
-        during = (self.data.status, self.data.state)
-        self.data.pending = None
-        finish()
-        try:
-            await self._commit(pending.kind, [self._changed(pending, started)], hook=hook)
-        except BaseException:
-            self.data.status, self.data.state = during
-            self.data.pending = pending if action is not None else None
-            raise
+                if self.settings.on_corrupt == "last-good":
+                    await self.line.messages(newest)  # what cannot be read is found now, and not later
+                return await self.load(newest)
+            except NotFound:
+                if await self.line.newest() == newest:
+                    raise
+                continue  # it was pruned or deleted meanwhile
+            except Corrupt as error:
+                if self.settings.on_corrupt != "last-good":
+                    raise
+                record = await fall_back(self, newest, error)
+                if record is not None:
+                    return record
+        raise Conflict("the agent changes all the time", where=self.where, hint="Try again", code="agent-conflict")
 
-    def _changed(self, pending: Pending, started: int, error: str = "") -> Event:
-        detail: Mapping[str, Any] = {
-            "from": pending.source,
-            "to": pending.target,
-            "data": pending.data,
-            **({"error": error} if error else {}),
-        }
-        return Event(
-            pending.kind,
-            self.line.handle.guard.actor,
-            pending.trigger,
-            f"{pending.source} → {pending.target}",
-            "error" if error else "ok",
-            clocks.perf_counter_ns() - started,
-            self.line.handle.codec.pack(detail),
-        )
+    async def messages(self, start: int, stop: int) -> list[Any]:
+        """Messages that are saved, from one place to another."""
+        if self.point is None:
+            return []
+        await self.line.allow("read")
+        found = await self.line.messages(self.point, start, stop)
+        await self.line.handle.guard.saw(self.line.scope, ())
+        return found
 
-    def _event(self, kind: str, action: str) -> Event:
-        return Event(kind, self.line.handle.guard.actor, action, self.line.id)
+    async def written(self) -> None:
+        """Something was changed: where every change is to be safe at once, it is when this returns."""
+        watch = self.watch
+        if watch is not None and watch.settings.write_through and watch.unsaved and not self.held:
+            await self.save(if_changed=True)
 
-    def _now(self) -> datetime:
+    def event(self, kind: str, action: str, detail: Mapping[str, Any] | None = None) -> Event:
+        """A row that tells of something that was done with the agent."""
+        packed = b"" if detail is None else self.line.handle.codec.pack(detail)
+        return Event(kind, self.line.handle.guard.actor, action, self.line.id, detail=packed)
+
+    def now(self) -> datetime:
         return to_datetime(self.line.handle.now())
 
-    def _correlation(self) -> str:
+    def correlation(self) -> str:
         return tracing.traced().correlation
+
+
+def _change(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
+    """Change entries of a dict as those of another were changed. Returns whether any was."""
+    given = arguments.mapping(after, "part of the state of the agent, as a hook left it")
+    gone = [name for name in before if name not in given]
+    new = {name: each for name, each in given.items() if name not in before or each != before[name]}
+    for name in gone:
+        value.pop(name, None)
+    value.update(new)
+    return bool(gone or new)

@@ -8,25 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from holdfast import arguments
 from holdfast.agents.record import CONVERSATION, AgentRecord, record_of
-from holdfast.backends.port import Change
+from holdfast.agents.resolving import HINT
+from holdfast.backends.port import Change, Expect
+from holdfast.backends.spaces import STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.append import OnConflict, Saving
+from holdfast.engine.layout import Layout
 from holdfast.engine.lines import ROOT
+from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.records import Line, Point, readable
 from holdfast.engine.states import Held
 from holdfast.errors import Conflict, NotFound
+from holdfast.history.revisions import resolve
 from holdfast.model.operations import EditList, EditMap, Keep, Operation, Set
-from holdfast.model.packed import Packed, flatten, pack_name
-from holdfast.model.scopes import MARK, Scope
+from holdfast.model.packed import Packed, flatten, pack_name, unpack_state
+from holdfast.model.scopes import Scope
 from holdfast.security import tracing
 from holdfast.security.events import DIGEST, Event, digest, rows
-from holdfast.security.guard import Action, Permit
+from holdfast.security.guard import Action, Guards, Permit, both_guards
 from holdfast.state.handles import Handle
 
-_PREFIX = MARK + "agents:"
+PREFIX = AGENTS
+"""What the names of agents' lines start with."""
+
+LARGE = "large"
+"""Where a step says that the agent's metadata is too large to be shown with it."""
 
 
 @dataclass(slots=True)
@@ -63,11 +74,11 @@ class AgentLine:
         self.handle = handle
         self.id = handle.guard.key("agents", id, "id of an agent")
         self.scope: Scope = handle.guard.scope({"agent": self.id})
-        self.line = Line(handle.tenant, _PREFIX + str(self.scope).partition(":")[2])
+        self.line = Line(handle.tenant, PREFIX + str(self.scope).partition(":")[2])
 
     async def allow(self, action: Action) -> Permit:
         """Whether whoever acts may read or write the agent: as it may its scope."""
-        return await self.handle.guard.allow_named(action, self.scope, (), f"agent {self.id!r}")
+        return await self.handle.guard.allow_named(action, self.scope, (), self.where)
 
     # Reading --------------------------------------------------------------------------------------------------
 
@@ -83,17 +94,31 @@ class AgentLine:
             raise self.unknown()
         if version is None or version == newest.depth + 1:
             return newest
-        for row in await self.handle.engine.lines.history(self.line):
-            point = Point.of(row)
-            if point.depth + 1 == version:
-                return point
-        raise NotFound(f"the agent has no version {version}", where=f"agent {self.id!r}")
+        if type(version) is not int or not 1 <= version <= newest.depth:
+            raise NotFound(
+                f"the agent has no version {version!r}",
+                where=self.where,
+                hint=f"Its versions are those from 1 to {newest.depth + 1}",
+            )
+        lines = self.handle.engine.lines
+        layout = Layout(await lines.branches(self.line))
+        return await lines.find(self.line, layout.along(newest.branch, version - 1))
 
-    async def record(self, point: Point) -> AgentRecord:
-        """The agent as a step left it. `Corrupt` if that cannot be read."""
+    async def at(self, at: str | datetime) -> Point:
+        """The last step by a time, or the one that a revision names, such as the id of a step. Raises `NotFound`."""
+        await self.point()
+        text = at if isinstance(at, str) else f"HEAD@{{{arguments.moment(at).isoformat()}}}"
+        return await resolve(self.handle.engine, self.line, text)
+
+    async def channels(self, point: Point) -> dict[bytes, Packed]:
+        """What a step left, packed: all but the conversation."""
+        part = self.handle.engine.partial(self.line, point)
+        return {pack_name(name): await part.packed((name,)) for name in await part.names() if name != CONVERSATION}
+
+    async def record(self, point: Point, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
+        """The agent as a step left it, of its channels if they are at hand. `Corrupt` if that cannot be read."""
         engine = self.handle.engine
-        part = engine.partial(self.line, point)
-        state = {name: await part.value((name,)) for name in await part.names() if name != CONVERSATION}
+        state = unpack_state(self.handle.codec, dict(channels or await self.channels(point)))
         head = await engine.heads.head(self.line, point)
         notes: Mapping[str, Any] = self.handle.codec.unpack(head.header.metadata)
         return record_of(self.id, state, point.depth + 1, to_datetime(point.time), point.id, notes)
@@ -116,8 +141,10 @@ class AgentLine:
         events: Sequence[Event],
         permit: Permit,
         id: str = "",
+        instead_of: Point | None = None,
     ) -> Saving:
-        """A step of the agent, to be saved alone or together with those of others."""
+        """A step of the agent, to be saved alone or together with those of others. It follows the newest step; or goes
+        on from an older one, on a branch of its own, if the newest is to be passed over."""
         trace, actor, time = tracing.traced(), self.handle.guard.actor, self.handle.now()
         said = {**about, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
         said |= {"cause": trace.cause} if trace.cause else {}
@@ -140,29 +167,53 @@ class AgentLine:
             metadata=self.handle.codec.pack(said),
             readable=readable(self.handle.codec, said),
             riders=riders,
-            guards=permit.guards,
+            guards=both_guards(permit.guards, self._newest_is(instead_of or parent, instead_of)),
+            opens="" if instead_of is None else f"after-{instead_of.id}",
         )
+
+    def _newest_is(self, point: Point | None, passed: Point | None) -> Guards:
+        """The condition that a step is still the newest. What is not known to have branches is looked at only once
+        something has changed."""
+
+        async def newest(again: bool) -> list[Change]:
+            lines = self.handle.engine.lines
+            memo = None if again else lines.known(self.line)
+            found = memo.point if memo is not None else await lines.newest(self.line)
+            if (found and found.id) != (point and point.id):
+                found = await lines.newest(self.line)
+            if (found and found.id) != (point and point.id):
+                raise self.conflict()
+            # The step itself takes the place after its parent; nothing else may follow one that is passed over.
+            return [Expect(STEPS, (*self.line, passed.branch, passed.seq + 1), None)] if passed is not None else []
+
+        return newest
 
     async def save(self, *savings: Saving) -> list[Point]:
         """Append steps, all or none. `Conflict` if another follows what one of them goes on from."""
         try:
             heads = await self.handle.engine.rebaser.save(*savings)
         except (Conflict, NotFound) as error:
-            raise Conflict(
-                "the agent was saved by another meanwhile, or deleted",
-                where=f"agent {self.id!r}",
-                hint="Load it again and apply the change to what is there, or give a resolver",
-                code="agent-conflict",
-            ) from error
+            raise self.conflict() from error
         return [head.point for head in heads]
+
+    def conflict(self) -> Conflict:
+        """The error for a save that another one came before."""
+        return Conflict(
+            "the agent was saved by another meanwhile, or deleted", where=self.where, hint=HINT, code="agent-conflict"
+        )
+
+    @property
+    def where(self) -> str:
+        """How errors name the agent."""
+        return f"agent {self.id!r}"
 
     def unknown(self) -> NotFound:
         """The error for an agent that was never saved."""
-        return NotFound("there is no such agent", where=f"agent {self.id!r}", hint="See store.agents.list()")
+        return NotFound("there is no such agent", where=self.where, hint="See store.agents.list()")
 
 
 def id_of(line: Line) -> str | None:
     """The id of the agent whose line has this name; None if it is none's."""
-    if not line.name.startswith(_PREFIX):
+    if not line.name.startswith(PREFIX):
         return None
-    return Scope.parse("agent:" + line.name.removeprefix(_PREFIX)).parts[0].name
+    return Scope.parse("agent:" + line.name.removeprefix(PREFIX)).parts[0].name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.errors import Corrupt
 
@@ -69,6 +69,14 @@ class Pending:
             return cls(**value)
         except TypeError as error:
             raise Corrupt(f"what is under way cannot be read: {error}", where=where) from None
+
+
+class Standing(NamedTuple):
+    """Where an agent is: in its life, in its machine, and in the middle of what."""
+
+    status: Status
+    state: str
+    pending: Pending | None = None
 
 
 @dataclass(frozen=True, slots=True)

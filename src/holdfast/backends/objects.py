@@ -19,9 +19,9 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -73,21 +73,9 @@ class Objects(Sharded):
     @classmethod
     async def open(cls, url: str, **options: Any) -> Objects:
         """Open a place in a bucket, and make it a store if it is empty. The module says which options there are."""
-        scheme = url.partition(":")[0]
-        if scheme not in cls.schemes:
-            raise Config("this names no bucket", where=without_password(url), hint="Open s3://bucket/prefix")
-        known = dict.fromkeys(("grace", "timeout", *_SETTINGS[scheme]))
-        rest, given = split_options(url, known, options)
-        parts = urlsplit(rest)
-        if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
-            raise Config(
-                "this names no bucket",
-                where=without_password(url),
-                hint=f"Open {scheme}://bucket/prefix; it takes {', '.join(sorted(known))}",
-            )
+        rest, storage, given = _reached(url, ("grace", "timeout"), options)
         timeout = number(url, "timeout", given.pop("timeout", TIMEOUT), 0.001)
         grace = number(url, "grace", given.pop("grace", GRACE), 10)
-        storage = _storage(scheme, parts.netloc, unquote(parts.path).strip("/"), given, without_password(rest))
         store = cls(without_password(rest), storage, timeout, grace)
         await store.start()
         return store
@@ -103,6 +91,14 @@ class Bucket(Blobs):
     def __init__(self, storage: ObjectStore, where: str) -> None:
         self._storage = storage
         self._where = where
+
+    @classmethod
+    def at(cls, url: str, options: Mapping[str, Any]) -> tuple[Self, str, float]:
+        """The place of a URL, as it may be shown, without a store there; and for how long to go on trying."""
+        rest, storage, given = _reached(url, ("timeout",), options)
+        where = without_password(rest)
+        _check_process(where)
+        return cls(storage, where), where, number(url, "timeout", given.get("timeout", TIMEOUT), 0.001)
 
     async def create(self, name: str, data: bytes) -> bool:
         try:
@@ -180,6 +176,25 @@ class Bucket(Blobs):
 
     def _no_bucket(self) -> Config:
         return Config("there is no such bucket", where=self._where, hint="Make it first, or correct its name")
+
+
+def _reached(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ObjectStore, dict[str, Any]]:
+    """A URL without its options, the storage that it names, and those options that are not the storage's own."""
+    scheme = url.partition(":")[0]
+    if scheme not in _SETTINGS:
+        raise Config("this names no bucket", where=without_password(url), hint="Open s3://bucket/prefix")
+    known = dict.fromkeys((*own, *_SETTINGS[scheme]))
+    rest, given = split_options(url, known, options)
+    parts = urlsplit(rest)
+    if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+        raise Config(
+            "this names no bucket",
+            where=without_password(url),
+            hint=f"Open {scheme}://bucket/prefix; it takes {', '.join(sorted(known))}",
+        )
+    settings = {name: value for name, value in given.items() if name not in own}
+    storage = _storage(scheme, parts.netloc, unquote(parts.path).strip("/"), settings, without_password(rest))
+    return rest, storage, {name: value for name, value in given.items() if name in own}
 
 
 def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], where: str) -> ObjectStore:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 _HEADS = ("TIME", "KIND", "ACTOR", "ACTION", "SCOPE", "KEY", "OUTCOME")
-_KINDS = ("change", "hook", "access", "read", "denied", "session", "artifact")
+_KINDS = (
+    *("change", "hook", "access", "read", "denied", "session", "artifact"),
+    *("agent", "lifecycle", "transition", "transfer", "recovery"),
+)
 _OWNER = "owner"
 """How the store's owner is named, who has no name as an actor."""
 

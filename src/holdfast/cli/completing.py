@@ -1,4 +1,4 @@
-"""Arguments that a shell can complete from the store: threads, checkpoints, branches, tags; scopes, keys, sessions."""
+"""Arguments a shell can complete from the store: threads, checkpoints, branches; agents; scopes, keys, sessions."""
 
 from __future__ import annotations
 
@@ -146,6 +146,15 @@ class SessionId(_FromStore):
         return [each.id for each in store.sessions.list(limit=_MANY)]
 
 
+class AgentId(_FromStore):
+    """The id of an agent."""
+
+    name = "id"
+
+    def names(self, store: Store, thread: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        return [each.id for each in store.agents.list(prefix=start, limit=_MANY)]
+
+
 class GrantId(_FromStore):
     """The id of a grant."""
 
@@ -175,4 +184,5 @@ class RoleName(_FromStore):
 
 THREAD, BRANCH, TAG, REVISION = ThreadName(), BranchName(), TagName(), Revision()
 SCOPE, KEY, SESSION, GRANT, GROUP, ROLE = ScopeName(), KeyName(), SessionId(), GrantId(), GroupName(), RoleName()
+AGENT = AgentId()
 """Types for `click.argument` and `click.option`. The thread's parameter is called `thread`, that of a scope `scope`."""

@@ -51,6 +51,7 @@ _CALLS = {
     "threads()": "holdfast threads",
     "branches()": "holdfast branch",
     "sessions.list()": "holdfast session list",
+    "store.agents.list()": "holdfast agent list",
     "keys()": "holdfast state list",
     "history()": "holdfast state history",
     "access.grants()": "holdfast grant list",

@@ -61,6 +61,9 @@ COMMANDS = {
         "restore": "Go back to an older state, in a new checkpoint.",
         "tag": "List, give or take away tags and names.",
     },
+    "Agents": {
+        "agent": "List and look at agents, and resolve what a crash left half-done.",
+    },
     "State": {
         "state": "Look at and change the state of scopes.",
         "session": "Start, list, end or resume sessions.",
@@ -81,6 +84,7 @@ COMMANDS = {
         "copy": "Copy threads to another store.",
         "export": "Write threads to a file.",
         "import": "Read threads from a file.",
+        "snapshot": "Freeze agents into files, and thaw them elsewhere.",
     },
     "Help": {
         "doctor": "Check the installation and the store.",
@@ -170,6 +174,10 @@ def _load(name: str) -> click.Command | None:
             from holdfast.cli import holds
 
             return holds.pin if name == "pin" else holds.hold
+        case "agent":
+            from holdfast.cli.agent import agent
+
+            return agent
         case "state":
             from holdfast.cli.state import state
 
@@ -186,6 +194,10 @@ def _load(name: str) -> click.Command | None:
             from holdfast.cli.audit import audit
 
             return audit
+        case "snapshot":
+            from holdfast.cli.snapshot import snapshot
+
+            return snapshot
         case "version" | "help":
             from holdfast.cli import about
 

@@ -39,6 +39,8 @@ class Engine:
         self.heads = Heads(ground)
         self.hooks: Any = None
         """What is called before and after changes, once there is anything: a `holdfast.hooks.registry.Registry`."""
+        self.agents: Any = None
+        """What saves agents in the background, once there are any: a `holdfast.agents.saver.Saver`."""
 
     # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
 

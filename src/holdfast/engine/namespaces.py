@@ -14,11 +14,19 @@ from holdfast.model.scopes import MARK as STATE
 MARK = "␟"
 """Between a thread's name and a namespace; doubled where it is part of the thread's own."""
 
+AGENTS = f"{STATE}agents:"
+"""How names of lines start that hold what is kept of agents."""
+
 
 def is_thread(name: str) -> bool:
     """Whether a line of this name is a thread, or a namespace of one. Others hold the state of scopes, and what is kept
     of sessions, grants and the like."""
     return not name.startswith(STATE)
+
+
+def has_messages(name: str) -> bool:
+    """Whether a line of this name may have conversations in it: those of threads have, and those of agents."""
+    return is_thread(name) or name.startswith(AGENTS)
 
 
 def check_thread(name: str) -> str:

@@ -63,12 +63,16 @@ class Partial:
 
     async def value(self, path: Sequence[Any]) -> Any:
         """The value at a path of a channel's name and keys of dicts below."""
+        return unpack(self._codec, await self.packed(path))
+
+    async def packed(self, path: Sequence[Any]) -> Packed:
+        """The same, packed."""
 
         async def ask() -> Packed:
             return await self._nodes(views.whole(self._ws, await self._found(path)))
 
         resolved = await self._states.resolved(self._line, {b"": await self._asked(ask)})
-        return unpack(self._codec, resolved[b""])
+        return resolved[b""]
 
     async def length(self, path: Sequence[Any]) -> int:
         """How many items the list at a path has."""

@@ -30,7 +30,7 @@ from holdfast.backends.spaces import (
 )
 from holdfast.engine.ground import Ground
 from holdfast.engine.lines import Lines
-from holdfast.engine.namespaces import is_thread
+from holdfast.engine.namespaces import has_messages
 from holdfast.engine.projected import (
     NO_CHANNELS,
     NOBODY,
@@ -162,7 +162,7 @@ class Projector:
     async def _look(self, line: Line, info: Info) -> Known:
         """What the rows of a thread say, read anew. Of state, which has no conversations and perhaps a great many keys,
         not how each is shown."""
-        shown = Scan(STATE_VALUES, tuple(line), limit=None if is_thread(line.name) else 0)
+        shown = Scan(STATE_VALUES, tuple(line), limit=None if has_messages(line.name) else 0)
         heads, values, branches = await self._backend.read(
             [Get(AGENT_STATES, [tuple(line)]), shown, Scan(BRANCHES, tuple(line))]
         )
@@ -244,7 +244,7 @@ class Projector:
 
     async def _follow(self, rows: Rows, known: Known, chain: Sequence[Made]) -> dict[str, tuple[str, int]]:
         """Show what steps changed that follow the checkpoint that is shown."""
-        if not is_thread(rows.line.name):
+        if not has_messages(rows.line.name):
             return await self._follow_state(rows, chain)
         view = Shown(self._states, rows.line, chain[-1].held)
         channels = dict(known.channels)
@@ -394,7 +394,7 @@ class Projector:
         origins = {origin for _, origin in everything}
         talks: dict[bytes, list[Message]] = {}
         for key, _ in everything:
-            listed = as_items(await view.value(key)) if is_thread(line.name) else None
+            listed = as_items(await view.value(key)) if has_messages(line.name) else None
             said = messages(key_text(unpack_name(key)), await view.whole_items(listed)) if listed else None
             if said is not None:
                 talks[key] = said
@@ -410,7 +410,7 @@ class Projector:
             else:
                 kind, text = shown(await view.value(key))
             fresh.put(STATE_VALUES, (channel,), kind, items, point.id, time_text(point.time), text)
-            if is_thread(line.name):
+            if has_messages(line.name):
                 channels[channel] = (kind, items)
         for change in fresh.changes:
             if isinstance(change, Put):

@@ -15,10 +15,13 @@ REST, LONGEST_REST = 30 * 10**9, 600 * 10**9
 class Breaker:
     """Whether a hook is called. After a rest one call is let through: if that goes well, the hook is back."""
 
-    def __init__(self, clock: Callable[[], int], failures: int = FAILURES, rest: int = REST) -> None:
+    def __init__(
+        self, clock: Callable[[], int], failures: int = FAILURES, rest: int = REST, longest: int = LONGEST_REST
+    ) -> None:
         self._clock = clock
         self._most = failures
         self._first_rest = self._rest = rest
+        self._longest = longest
         self._failed = 0
         self._trying = False
         self._lock = Lock()
@@ -58,12 +61,17 @@ class Breaker:
         with self._lock:
             self._failed += 1
             if self._trying:
-                self._rest = min(2 * self._rest, LONGEST_REST)
+                self._rest = min(2 * self._rest, self._longest)
             elif self._failed < self._most or self.until:
                 return False
             self._trying = False
             self.until = self._clock() + self._rest
             return True
+
+    def left(self) -> None:
+        """It was not called after all: whether it would go well is still open."""
+        with self._lock:
+            self._trying = False
 
     def renew_locks(self) -> None:
         """For a forked child."""

@@ -20,6 +20,17 @@ POINTS = {
     "topic.publish": "a message is published; the hook is given the message",
     "document.edit": "a shared document is edited; the hook is given the whole new value",
     "artifact.register": "an artifact is registered; the hook is given what is known of it",
+    "agent.create": "an agent is saved for the first time; the hook is given what is to be saved, as with all of these",
+    "agent.save": "an agent is saved",
+    "agent.start": "an agent is started",
+    "agent.pause": "an agent is paused",
+    "agent.resume": "an agent goes on where it was paused",
+    "agent.stop": "an agent is stopped",
+    "agent.fail": "an agent is said to have failed",
+    "agent.transition": "the machine of an agent takes a transition",
+    "agent.transfer": "an agent hands its conversation over to another",
+    "agent.restore": "an agent is brought back to life",
+    "agent.delete": "an agent is deleted; the hook is given no value",
 }
 """All points, and when their hooks are called. A feature that has a point of its own adds it here."""
 

@@ -267,6 +267,173 @@ ERRORS = (
         10,
     ),
     ErrorText(
+        "agent-conflict",
+        "Another saved the agent meanwhile, or deleted it. Nothing was saved, and the live agent is as it was.",
+        (
+            "Two processes run one agent, or two objects of one process do.",
+            "It was rolled back, resolved or handed over by hand while it ran.",
+        ),
+        "Take on what is there with `agent.reload()` and apply the change to it; or have both sides merged: "
+        '`on_conflict="merge"`, or a function. Run an agent in one place at a time.',
+        4,
+    ),
+    ErrorText(
+        "agent-exists",
+        "There is an agent of this id already. Nothing was changed.",
+        ("It was created before; `create` and `import_` make new ones only.",),
+        "Bring it back with `store.agents.restore`, delete it, or use another id.",
+        4,
+    ),
+    ErrorText(
+        "agent-class-unknown",
+        "The class of an agent is not known to this program. The agent is as it was.",
+        (
+            "The module that declares the class was not imported yet.",
+            "The class has another name now.",
+        ),
+        "Import the module that declares it before agents are restored: nothing that a store names is imported by "
+        "itself. Keep the old name with `name=`.",
+        3,
+    ),
+    ErrorText(
+        "agent-schema",
+        "The agent was saved with fields of another form than its class has here. The agent is as it was.",
+        (
+            "The class has a newer `schema`, and no `upgrade`.",
+            "An older release of the application runs beside a newer one.",
+        ),
+        "Give the class an `upgrade(fields, from_schema)`; or run the release that saved the agent, or a later one.",
+    ),
+    ErrorText(
+        "agent-invalid",
+        "The agent's own code refuses its state: nothing was saved, or nothing was taken on.",
+        (
+            "`validate` raised an error; its message is that of this error.",
+            "The constructor does not take the configuration that was saved.",
+        ),
+        "Mend the state, or the rule. The message says what the agent's code has against it.",
+    ),
+    ErrorText(
+        "no-transition",
+        "The machine, or the life of the agent, has no such transition from where it stands. Nothing was changed.",
+        (
+            "The trigger is misspelt.",
+            "The agent is in another state than the program takes it to be.",
+        ),
+        "See `agent.state` and `agent.status`; the message names the triggers that lead on from there.",
+    ),
+    ErrorText(
+        "nested-transition",
+        "A transition was begun from within an action of the same agent, and would wait for itself.",
+        ("An action, a guard or a hook calls `transition`, `pause` or `stop` of its own agent.",),
+        "Have the action return first, and begin the next transition afterwards.",
+    ),
+    ErrorText(
+        "transition-incomplete",
+        "Something that takes two phases was begun and not finished: the process ended in between, or another is at "
+        "it.",
+        (
+            "The process was killed during the action.",
+            'The policy is `on_incomplete="manual"`.',
+        ),
+        'Resolve it: `store.agents.resolve(id, "back" or "forward")`, or `holdfast agent resolve`. Other '
+        "policies have it resolved at the next start.",
+        4,
+    ),
+    ErrorText(
+        "transfer-refused",
+        "The agent that was to take over does not. The one that hands over is as it was.",
+        (
+            "Its `accepts` said no, or raised an error.",
+            "It is not in a state in which it takes anything over.",
+        ),
+        "Hand over to another, or to this one later. The message says why it refused.",
+    ),
+    ErrorText(
+        "tool-denied",
+        "The agent may not use this tool. The try is counted.",
+        (
+            "The tool needs a permission that the agent does not have.",
+            "The tool was denied to it by name.",
+        ),
+        "Allow it: `agent.tools.allow(permission)` or `agent.tools.allow(tool=name)`.",
+    ),
+    ErrorText(
+        "snapshot",
+        "Something is wrong with a snapshot. What is raised has a kind of its own.",
+        (),
+        "Read the message: it says what, where, and what to do.",
+    ),
+    ErrorText(
+        "snapshot-not-found",
+        "There is no snapshot at that place, or no such directory.",
+        (
+            "The path or the name in the bucket is misspelt.",
+            "It was deleted.",
+        ),
+        "See what there is: `holdfast snapshot list PLACE`.",
+        3,
+    ),
+    ErrorText(
+        "snapshot-exists",
+        "There is a file of that name, or an agent of that id, already. It is as it was.",
+        ("A snapshot is not overwritten, and an agent not replaced, unasked.",),
+        "Take another name, or give --overwrite; restore an agent under another id with --id.",
+        4,
+    ),
+    ErrorText(
+        "snapshot-corrupt",
+        "The file is damaged, cut off, forged, or no snapshot at all. Nothing of it was used.",
+        (
+            "It was altered, or not copied to its end.",
+            "It was edited: its seal covers every byte.",
+            "It is another file, of the same name.",
+        ),
+        "Take another copy of it. `holdfast snapshot verify` tells which are sound.",
+        5,
+    ),
+    ErrorText(
+        "snapshot-refused",
+        "It holds, or would hold, what is not let through: a class that is not allowed, a secret, or a template that can "
+        "run code.",
+        (
+            "A model's class is not one of langchain-core: whoever restores has to allow it.",
+            "A key stands in the settings, in a header or in the conversation.",
+            "Somebody made the file to do harm.",
+        ),
+        "If you trust where it comes from, allow the class: `restore(…, allow=[ChatOpenAI])`. Take secrets out of what "
+        "is frozen; say `not_secret=` of fields that only look like one.",
+    ),
+    ErrorText(
+        "snapshot-unsupported",
+        "This cannot be kept in a snapshot, or the snapshot was made by a newer release.",
+        (
+            "A function, a tool or a lambda is in it: these are code.",
+            "A value is of a type that LangChain does not serialize. The message has the path to it.",
+            "The graph was not made by create_agent.",
+        ),
+        "Leave it out, or give it again when you restore. Read newer snapshots with a newer Holdfast.",
+    ),
+    ErrorText(
+        "snapshot-invalid",
+        "What was given does not fit: tools or middleware that are missing or differ, a secret that was not given, a "
+        "name that is none.",
+        (
+            "The code of a tool has changed since the snapshot was taken.",
+            "Code and secrets are not in a snapshot, and were not given again.",
+        ),
+        "See what it needs: `holdfast snapshot show FILE`. Give just that, or `accept_changes=True`.",
+    ),
+    ErrorText(
+        "snapshot-too-large",
+        "The snapshot, or what it unpacks to, exceeds a limit.",
+        (
+            "A long conversation is in it.",
+            "It is a bomb: a small file that unpacks to a huge one.",
+        ),
+        "If you know where it comes from, give a larger `limit`.",
+    ),
+    ErrorText(
         "usage",
         "The command line asks for what cannot be.",
         ("An option or argument is misspelt, or missing.",),

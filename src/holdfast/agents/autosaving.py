@@ -1,0 +1,337 @@
+"""Agents that are saved by themselves: when that is due, and what becomes of it.
+
+`Autosave` says how. A `Watch` counts the changes of one agent and knows when it is due; who saves it then is in
+`holdfast.agents.saver`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+from threading import Lock, get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.drivers import arun
+from holdfast.errors import Config, Conflict, Invalid, Transient, Unavailable, Unsupported
+from holdfast.hooks.breaker import Breaker
+
+if TYPE_CHECKING:
+    from holdfast.agents.keeper import Keeper, Taken
+    from holdfast.agents.saver import Lane, Saver
+
+_PATIENCE = 5
+"""How often in a row a state that changes while it is taken is tried again soon; then it has failed."""
+
+_RESTING = ("paused", "stopped", "failed")
+"""An agent of these statuses is looked at only if it says that it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Autosave:
+    """How an agent is saved by itself: `Greeter().attach(store, "greeter-1", autosave=Autosave(interval=2))`.
+
+    It is saved `interval` seconds after the first change that is not saved, or at once when there are as many as
+    `changes`: many changes make one save, and where nothing changed nothing is saved. It is done in the background;
+    the agent waits at most while its state is taken. Whoever is killed loses what was changed in that time; and what
+    was changed while the store could not be used, if it is killed before the store is back.
+
+    Messages, uses of tools, progress of the workflow and `with agent.changing():` count by themselves; for other
+    changes there is `agent.changed()`. Changes that nobody tells of, such as of an attribute, are found every
+    `interval` seconds while the agent runs.
+
+    With `write_through` a change that is told of is durable when the call returns: nothing is lost. An agent of an
+    `AsyncStore` has to await for that: `await agent.say(…)`, `async with agent.changing():`, `await agent.flush()`;
+    what is told without awaiting is saved at once in the background. During a transition or a change of status, the
+    step that ends it saves all.
+
+    A save that fails is tried again after `pause` seconds, then after twice as long each time, up to `longest_pause`,
+    each shortened by chance. After `failures` in a row that are the store's, of agents with the same settings, the
+    store is left alone for `rest` seconds, then a single save is tried; if that fails too, for twice as long, up to
+    `longest_rest`. If somebody else saved the agent, it is no longer saved by itself: its state stays as it is, and
+    the next save by the program raises `Conflict`, or has it resolved.
+    """
+
+    interval: float = 5.0
+    changes: int = 20
+    write_through: bool = False
+    pause: float = 0.1
+    longest_pause: float = 5.0
+    failures: int = 5
+    rest: float = 5.0
+    longest_rest: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("interval", "pause", "longest_pause", "rest", "longest_rest"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise Config(f"{name} is a number of seconds over 0, not {value!r}", where="Autosave")
+        for name in ("changes", "failures"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise Config(f"{name} is a number, at least 1, not {value!r}", where="Autosave")
+        if type(self.write_through) is not bool:
+            raise Config(f"write_through is True or False, not {self.write_through!r}", where="Autosave")
+
+
+class Busy(Exception):
+    """An agent is in the middle of something: its state is not to be taken in the background now."""
+
+
+class Watch:
+    """Counts what changed of one agent, and knows when it is due to be saved."""
+
+    def __init__(self, keeper: Keeper, settings: Autosave, saver: Saver, *, sync: bool) -> None:
+        self.keeper = keeper
+        self.settings = settings
+        self.sync = sync
+        """Whether it is an agent of a `Store`."""
+        self.breaker: Breaker = saver.breaker(settings)
+        self.counted = 0
+        """Changes so far."""
+        self.halted: Exception | None = None
+        """Why it is no longer saved by itself."""
+        self.waiting = False
+        """It was due while the agent was in the middle of something."""
+        self.queued = math.inf
+        """When the lane looks at it next."""
+        self.saving = False
+        """It is being saved in the background."""
+        self.lane: Lane | None = None
+        """The one of the event loop that it was in last."""
+        self._saver = saver
+        # Where the program waits for each change to be saved, there is nothing to hurry for in the background.
+        self._most = 1 if settings.write_through and not sync else settings.changes
+        self.waits = settings.write_through and sync
+        """Whether who changes it waits until that is saved."""
+        self._saved = 0
+        self._since = math.inf
+        """When the oldest change was made that is not saved."""
+        self._next = 0.0
+        """When the oldest change was made since the state was taken last; infinite if none was."""
+        self._looked = saver.clock()
+        self._failures = 0
+        self._torn = 0
+        self._tried: Exception | None = None
+        self._again = 0.0
+        self._lock = Lock()
+
+    # Changes --------------------------------------------------------------------------------------------------
+
+    @property
+    def unsaved(self) -> int:
+        """Changes that were counted and are not saved."""
+        return self.counted - self._saved
+
+    @property
+    def oldest(self) -> float:
+        """How many seconds ago the oldest of them was counted; 0.0 if there is none."""
+        return 0.0 if self._since == math.inf else max(0.0, self._saver.clock() - self._since)
+
+    def changed(self, count: int) -> None:
+        """So many changes were made."""
+        with self._lock:
+            before = self.counted - self._saved
+            self.counted += count
+            if not before or self._next == math.inf:
+                now = self._saver.clock()
+                self._since, self._next = min(self._since, now), min(self._next, now)
+        if before < self._most <= before + count and not self._failures:
+            self._saver.hurry(self)
+        elif not before or not (self.sync or (self.lane is not None and not self.lane.ended)):
+            self._saver.put(self, self._since + self.settings.interval)
+
+    def due(self) -> float:
+        """When it is to be saved, by the clock of the store; infinite if it need not be."""
+        if self.halted is not None:
+            return math.inf
+        with self._lock:
+            if self._failures:
+                at = self._again if self.unsaved or self.is_running else math.inf
+            elif self.unsaved >= self._most:
+                at = 0.0
+            elif self.unsaved:
+                at = self._since + self.settings.interval
+            elif self.is_running:
+                at = self._looked + self.settings.interval
+            else:
+                at = math.inf
+            return max(at, self._again) if self._torn else at
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is looked at now and then: it is there in the store, and not at rest."""
+        return self.keeper.point is not None and self.keeper.data.status not in _RESTING
+
+    @property
+    def resolves(self) -> bool:
+        """Whether somebody else saved the agent, which is to be resolved where the agent runs."""
+        if type(self.halted) is not Conflict or not self.sync or self._tried is self.halted:
+            return False
+        self._tried = self.halted
+        return self.keeper.settings.on_conflict != "refuse"
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is, or may be, something to save."""
+        return self.halted is None and (self.unsaved > 0 or self.is_running)
+
+    # Saves ----------------------------------------------------------------------------------------------------
+
+    def taken(self) -> int:
+        """The state is taken now: how many changes are in it."""
+        with self._lock:
+            self._next = math.inf
+            return self.counted
+
+    def saved(self, mark: int) -> int:
+        """So many changes of all that were counted are saved. Returns how many of them were not before."""
+        with self._lock:
+            now, new = self._saver.clock(), max(0, mark - self._saved)
+            self._saved += new
+            self._since = (now if self._next == math.inf else self._next) if self.unsaved else math.inf
+            self._looked, self._failures, self._torn, self.halted = now, 0, 0, None
+        if new:
+            self.keeper.figures.add(changes=new)
+        self._saver.settled(self)
+        return new
+
+    def take(self) -> Taken:
+        """The agent's state, taken in the background: raises `Busy` rather than to wait for the agent."""
+        keeper = self.keeper
+        if not keeper.lock.acquire(blocking=False):
+            raise Busy
+        try:
+            if keeper.held:
+                raise Busy
+            return keeper.take()
+        except Exception as error:
+            if self._is_torn(error):
+                raise Busy from error
+            raise
+        finally:
+            keeper.lock.release()
+
+    def made(self, mark: int) -> None:
+        """A step was made, in which there are so many changes of all."""
+        new = self.saved(mark)
+        if new > 1:
+            self.keeper.figures.add(coalesced=new - 1)
+        if self.breaker.succeeded():
+            self._saver.back()
+
+    def failed(self, error: BaseException) -> bool:
+        """A save failed. Returns whether that opened the breaker."""
+        settings, opened = self.settings, False
+        with self._lock:
+            if isinstance(error, Conflict) or (isinstance(error, Unavailable) and error.code == "closed"):
+                self.halted = error
+            pause = min(settings.pause * 2**self._failures, settings.longest_pause)
+            self._failures = min(self._failures + 1, 60)
+            self._torn = 0
+            self._again = self._saver.clock() + pause * random.uniform(0.5, 1)  # noqa: S311 - not all at once
+        if isinstance(error, Transient | Unavailable):
+            closed = not self.breaker.until
+            opened = self.breaker.failed() and closed
+        self._saver.settled(self)
+        return opened
+
+    def _is_torn(self, error: Exception) -> bool:
+        """Whether the state changed while it was taken, and is to be taken again soon."""
+        if self._torn >= _PATIENCE or not _changed_meanwhile(error):
+            return False
+        with self._lock:
+            self._torn += 1
+            self._again = self._saver.clock() + 0.002 * 2**self._torn
+        return True
+
+    def retry(self) -> None:
+        """The store is back: there is nothing to wait for."""
+        self._again = 0.0
+
+    def freed(self) -> None:
+        """The agent is no longer in the middle of something."""
+        if self.waiting:
+            self.waiting = False
+            self._saver.hurry(self)
+
+    def loaded(self) -> None:
+        """The agent was given another state, which is saved."""
+        self.saved(self.taken())
+
+    def renew_locks(self) -> None:
+        """For a forked child: what is unsaved is the parent's to save, until something more is changed here."""
+        self._lock = Lock()
+        self.lane, self.queued, self.waiting, self.saving = None, math.inf, False, False
+        self._saved, self._since = self.counted, math.inf
+
+
+class Tally:
+    """One save of an agent, counted as it ends."""
+
+    __slots__ = ("_done", "_keeper", "_started")
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def __enter__(self) -> None:
+        self._done = self._keeper.figures.counts.done
+        self._started = time.perf_counter()
+        self._keeper.committer = get_ident()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        keeper, seconds = self._keeper, time.perf_counter() - self._started
+        keeper.committer = 0
+        if isinstance(error, Busy):
+            return
+        figures, again, keeper.error = keeper.figures, keeper.error is not None, error
+        if error is not None:
+            opened = keeper.watch is not None and keeper.watch.failed(error)
+            invalid = isinstance(error, Invalid | Unsupported)
+            figures.add(failed=1, retried=again, opened=opened, invalid=invalid)
+        elif again:
+            figures.add(retried=1)
+        if figures.counts.done > self._done:
+            figures.took(seconds)
+
+
+def _changed_meanwhile(error: BaseException) -> bool:
+    """Whether something was changed by another thread while it was read."""
+    cause: Any = error.__context__ if isinstance(error, Invalid) else error
+    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError | NotImplementedError)
+
+
+class Changing:
+    """A block in which things are changed that belong together: see `agent.changing`."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def __enter__(self) -> None:
+        self._keeper.lock.acquire()
+        self._keeper.held += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        keeper, watch = self._keeper, self._keeper.watch
+        keeper.held -= 1
+        keeper.lock.release()
+        if watch is None:
+            return
+        if error is None:
+            keeper.changed()
+        else:
+            watch.changed(1)  # what was done up to there is not waited for: there is an error to be told of
+        if not keeper.held:
+            watch.freed()
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, at)
+        if error is None:
+            await arun(self._keeper.written())

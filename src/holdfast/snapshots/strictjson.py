@@ -1,0 +1,79 @@
+"""JSON that a stranger may have written: read strictly, or not at all.
+
+Python's own reader takes what others refuse or read differently: two keys of the same name, `NaN`, numbers without end.
+Whoever checks a document and whoever uses it must have read the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from holdfast.errors import SnapshotCorrupt
+
+MAX_DEPTH = 200
+"""How deep lists and objects may nest. LangChain revives them by recursion, two calls a level."""
+
+_MAX_DIGITS = 4000
+_TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def read(data: bytes, where: str) -> Any:
+    """The value that a document holds. Raises `SnapshotCorrupt`."""
+    check_depth(data, where)
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_float=_float,
+            parse_int=_int,
+        )
+    except (ValueError, RecursionError) as error:
+        raise SnapshotCorrupt(f"this is no sound JSON: {error}", where=where) from error
+
+
+def write(value: Any) -> bytes:
+    """A value as a document of one line."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair, which a model may well have said
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def check_depth(data: bytes, where: str) -> None:
+    """Refuse a document that nests deeper than it may, before anybody reads it by recursion."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for bracket in _TEXTS.sub(b"", data).translate(None, _ALL_BUT_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise SnapshotCorrupt(f"lists and objects nest more than {MAX_DEPTH} deep", where=where)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _float(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError("a number is too large")
+    return found
+
+
+def _int(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(text)

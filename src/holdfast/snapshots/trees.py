@@ -1,0 +1,36 @@
+"""Parts of a snapshot that are Holdfast's own: values in the JSON form of its codec, and objects of fixed fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.codec import Codec, default_codec
+from holdfast.codec.jsonform import from_json, to_json
+from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotUnsupported
+
+
+def kept(value: Any, path: str, codec: Codec = default_codec) -> Any:
+    """A value as a tree, in which every type comes back. Raises `SnapshotUnsupported` with the path."""
+    try:
+        return to_json(codec.pack(value))
+    except HoldfastError as error:
+        at = f"{path}.{error.where}" if error.where else path
+        raise SnapshotUnsupported(error.what, where=at, hint=error.hint) from error
+
+
+def given_back(tree: Any, where: str, codec: Codec = default_codec) -> Any:
+    """The value of a tree that `kept` made. Raises `SnapshotCorrupt`."""
+    try:
+        return codec.unpack(from_json(tree))
+    except HoldfastError as error:
+        raise SnapshotCorrupt(f"the snapshot holds what no snapshot holds: {error}", where=where) from error
+
+
+def check_fields(tree: Any, fields: Mapping[str, Any], where: str) -> None:
+    """Refuse a tree that has not just these fields, of these types."""
+    if type(tree) is not dict or tree.keys() != fields.keys():
+        raise SnapshotCorrupt("the content is not what its kind has", where=where)
+    for name, kind in fields.items():
+        if not isinstance(tree[name], kind) or (kind is int and isinstance(tree[name], bool)):
+            raise SnapshotCorrupt(f"{name} in the content is of a wrong type", where=where)

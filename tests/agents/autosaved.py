@@ -1,0 +1,129 @@
+"""What tests of auto-save share: agents, a clock that is set by hand, and a store that fails when it is told to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.machine import Machine
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Backend, Batch, Query, Row, Scan
+from holdfast.backends.spaces import STEPS
+from holdfast.backends.wrap import Wrapper
+from holdfast.engine.core import Engine
+from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
+from holdfast.errors import HoldfastError, Transient, Uncertain
+from holdfast.store import AsyncStore, Store
+
+
+class Noter(PersistentAgent, name="autosaved-noter"):
+    """Takes notes."""
+
+    notes: list[str] = []
+    table: dict[str, int] = {}
+    machine = Machine("idle", "busy")
+    machine.add("work", "idle", "busy", action="work")
+    machine.add("rest", "busy", "idle")
+
+    def work(self, data: Any) -> None:
+        """Do as the data says."""
+        if data == "fail":
+            raise ZeroDivisionError
+
+    def validate(self, fields: Any) -> None:
+        """No note is bad."""
+        if "bad" in fields["notes"]:
+            raise ValueError("a bad note")
+
+
+class AsyncNoter(AsyncPersistentAgent, name="autosaved-async-noter"):
+    """Takes notes."""
+
+    notes: list[str] = []
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Wobbly(Wrapper):
+    """A store that is down when it is told to be, or loses the answer to a change that it made."""
+
+    def __init__(self, inner: Backend | None = None) -> None:
+        super().__init__(inner or Memory())
+        self.error: Callable[[], HoldfastError] | None = None
+        self.lose = 0
+        """So many answers are lost, of changes that are made."""
+        self.gate = threading.Event()
+        """While it is not set, changes wait."""
+        self.gate.set()
+        self.refused = 0
+        self.calls: list[float] = []
+
+    def fail(self, error: Callable[[], HoldfastError] | None = None) -> None:
+        """Be down."""
+        self.error = error or (lambda: Transient("the store is down"))
+
+    def work(self) -> None:
+        """Be back."""
+        self.error = None
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        self._check()
+        return await self.inner.read(queries)
+
+    async def apply(self, batch: Batch) -> int | None:
+        self.gate.wait(30)
+        self._check()
+        outcome = await self.inner.apply(batch)
+        if self.lose and outcome is None:
+            self.lose -= 1
+            raise Uncertain("no answer came")
+        return outcome
+
+    def _check(self) -> None:
+        if self.error is not None:
+            self.refused += 1
+            self.calls.append(time.monotonic())
+            raise self.error()
+
+
+def wobbly(inner: Backend | None = None) -> tuple[Store, Wobbly]:
+    """A store, and what it is kept in."""
+    backend = Wobbly(inner)
+    return Store(Engine(Ground(backend)), ""), backend
+
+
+def async_wobbly() -> tuple[AsyncStore, Wobbly]:
+    """The same for asyncio."""
+    backend = Wobbly()
+    return AsyncStore(Engine(Ground(backend)), ""), backend
+
+
+def until(held: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not held():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.001)
+
+
+def steps(store: Any, agent: Any) -> int:
+    """How many steps an agent has in the store."""
+    (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, tuple(agent.keeper.line.line))]))
+    return len(rows)
+
+
+def threads() -> list[threading.Thread]:
+    """The threads of auto-save."""
+    return [each for each in threading.enumerate() if each.name == "holdfast-autosave"]

@@ -1,0 +1,59 @@
+"""Agents for tests of what every agent can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.machine import Machine
+from holdfast.backends.port import Backend
+from holdfast.engine.cache import Cache
+from holdfast.engine.core import Engine
+from holdfast.engine.ground import Ground
+from holdfast.store import AsyncStore, Store
+from tests.state.kit import Clock
+
+
+def machine() -> Machine:
+    made = Machine("idle", "busy")
+    made.add("work", "idle", "busy")
+    made.add("rest", "busy", "idle")
+    return made
+
+
+class Greeter(PersistentAgent, name="tests: greeter"):
+    """Greets, and remembers whom."""
+
+    greeted: list[str] = []
+    count: int = 0
+    notes: dict[str, Any] = {}
+    machine = machine()
+
+    def greet(self, name: str) -> str:
+        said = f"{self.configuration.get('greeting', 'Hello')}, {name} ({self.count})"
+        self.greeted.append(name)
+        self.count += 1
+        self.conversation.append({"role": "assistant", "content": said})
+        return said
+
+    def validate(self, fields: Mapping[str, Any]) -> None:
+        if fields["count"] < 0:
+            raise ValueError("nobody greets less than nobody")
+
+
+class AsyncGreeter(AsyncPersistentAgent, name="tests: async greeter"):
+    """The same for asyncio."""
+
+    greeted: list[str] = []
+    count: int = 0
+
+
+def opened(backend: Backend, clock: Clock | None = None) -> Store:
+    """A store that remembers nothing yet."""
+    return Store(Engine(Ground(backend, Cache(1 << 20), clock=clock or Clock())), "")
+
+
+def aopened(backend: Backend, clock: Clock | None = None) -> AsyncStore:
+    """The same for asyncio."""
+    return AsyncStore(Engine(Ground(backend, Cache(1 << 20), clock=clock or Clock())), "")

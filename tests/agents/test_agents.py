@@ -1,0 +1,342 @@
+"""The agents of a store: made, saved, loaded, listed, compared, exported, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.agents import AgentInfo
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Get, Query, Row, Scan
+from holdfast.backends.spaces import NODES, OBJECTS
+from holdfast.backends.wrap import Wrapper
+from holdfast.errors import Conflict, Denied, Invalid, NotFound, Unsupported
+from holdfast.store import Store
+from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
+from tests.state.kit import SECOND, Clock
+
+START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def filled(store: Store, *names: str) -> dict[str, Greeter]:
+    return {name: store.agents.create(Greeter, name, greeting="Hi") for name in names}
+
+
+def ids(found: list[AgentInfo]) -> list[str]:
+    return [each.id for each in found]
+
+
+# Making, saving, loading --------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a", greeting="Hi")
+    assert (agent.version, agent.status, agent.configuration) == (1, "created", {"greeting": "Hi"})
+    assert type(store.agents.create("tests: greeter", "b")) is Greeter
+    with pytest.raises(Conflict, match="an agent of this id already") as caught:
+        store.agents.create(Greeter, "a")
+    assert caught.value.code == "agent-exists"
+    with pytest.raises(NotFound, match="is not registered as a class of agents"):
+        store.agents.create(dict, "c")
+    with pytest.raises(NotFound, match="registered as 'nobody'"):
+        store.agents.create("nobody", "c")
+    assert [each.kind for each in store.agents.history("a")] == ["create"]
+    assert store.agents.exists("a")
+    assert not store.agents.exists("c")
+
+
+def test_an_agent_is_loaded_as_it_was() -> None:
+    clock = Clock()
+    store = opened(Memory(), clock)
+    agent = store.agents.create(Greeter, "a")
+    for number in range(1, 5):
+        clock.sleep(10)
+        agent.count = number
+        store.agents.save(agent)
+    assert [store.agents.load("a", version=version).fields["count"] for version in range(1, 6)] == [0, 1, 2, 3, 4]
+    assert store.agents.load("a", at=START + timedelta(seconds=25)).fields["count"] == 2
+    third = store.agents.load("a", version=3)
+    assert store.agents.load("a", at=third.checkpoint) == third
+    assert (third.updated, third.created) == (START + timedelta(seconds=20), START)
+    for version in (0, 6, -1):
+        with pytest.raises(NotFound, match="no version"):
+            store.agents.load("a", version=version)
+    with pytest.raises(NotFound, match="no such agent"):
+        store.agents.load("nobody")
+    with pytest.raises(Invalid, match="not both"):
+        store.agents.load("a", version=1, at=START)
+
+
+def test_only_an_agent_of_this_store_is_saved_here() -> None:
+    store, other = opened(Memory()), opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    with pytest.raises(Invalid, match="attached to another store"):
+        other.agents.save(agent)
+    with pytest.raises(Invalid, match="saved by what attach returned"):
+        store.agents.save(object())  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="is kept already"):
+        store.agents.attach(store.agents.attach(_Plain(), "b", kind=_plain()), "c", kind=_plain())
+
+
+class _Plain:
+    """Has nothing."""
+
+
+def _plain() -> Any:
+    return holdfast.AgentBuilder("tests: plain").fields("x").build(_Plain)
+
+
+def test_messages_are_read_by_themselves() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    for name in ("Ada", "Bob", "Eve"):
+        agent.greet(name)
+        agent.save()
+    said = ["Hello, Ada (0)", "Hello, Bob (1)", "Hello, Eve (2)"]
+    assert [each["content"] for each in store.agents.messages("a")] == said
+    assert [each["content"] for each in store.agents.messages("a", -1)] == said[-1:]
+    assert [each["content"] for each in store.agents.messages("a", 0, 2)] == said[:2]
+    assert [each["content"] for each in store.agents.messages("a", version=2)] == said[:1]
+    assert store.agents.messages("a", version=1) == []
+    assert store.agents.load("a").messages == 3
+
+
+# Lists --------------------------------------------------------------------------------------------------------------
+
+
+def test_lists_are_filtered_and_come_in_pages() -> None:
+    clock = Clock()
+    store = opened(Memory(), clock)
+    agents = filled(store, "a", "b/1", "b/2", "c%", "d")
+    clock.now = (1_700_000_000 + 60) * SECOND
+    agents["b/1"].metadata.update(team="red", size=3)
+    agents["b/1"].start()
+    agents["b/2"].metadata.update(team="blue", tags={"x"})
+    agents["b/2"].transition("work")
+    agents["d"].greet("Ada")
+    agents["d"].stop()
+    listed = store.agents.list
+    assert ids(listed()) == ["a", "b/1", "b/2", "c%", "d"]
+    assert ids(listed(limit=2)) == ["a", "b/1"]
+    assert ids(listed(after="b/1", limit=2)) == ["b/2", "c%"]
+    assert ids(listed(after="c%")) == ["d"]
+    assert ids(listed(prefix="b/")) == ["b/1", "b/2"]
+    assert ids(listed(prefix="c%")) == ["c%"]
+    assert ids(listed(status="running")) == ["b/1"]
+    assert ids(listed(state="busy")) == ["b/2"]
+    assert ids(listed(kind=Greeter)) == ids(listed(kind="tests: greeter")) == ids(listed())
+    assert ids(listed(kind="other")) == []
+    assert ids(listed(metadata={"team": "red"})) == ["b/1"]
+    assert ids(listed(metadata={"team": "red", "size": 4})) == []
+    assert ids(listed(metadata={"tags": {"x"}})) == ["b/2"]
+    assert ids(listed(since=START + timedelta(seconds=1))) == ["b/1", "b/2", "d"]
+    assert ids(listed(until=START + timedelta(seconds=1))) == ["a", "c%"]
+    assert ids(listed(limit=0)) == []
+    (last,) = listed(after="c%")
+    assert last == AgentInfo(
+        "d", "tests: greeter", "stopped", "idle", 2, START, START + timedelta(seconds=60), 1, {}, False
+    )
+    with pytest.raises(Invalid, match="the status is one of"):
+        listed(status="asleep")  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="datetime"):
+        listed(since="yesterday")  # type: ignore[arg-type]
+
+
+def test_metadata_that_is_too_large_to_be_shown_is_found_all_the_same() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    agent.metadata.update(text="x" * 10_000, team="red")
+    agent.save()
+    assert ids(store.agents.list(metadata={"team": "red"})) == ["a"]
+    assert "x" * 100 not in str(store.agents.load("a").notes)
+
+
+class Reads(Wrapper):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory())
+        self.queries: list[Query] = []
+
+    async def read(self, queries: Any) -> list[list[Row]]:
+        self.queries += queries
+        return await super().read(queries)
+
+
+def test_a_list_reads_no_states() -> None:
+    backend = Reads()
+    store = opened(backend)
+    for number in range(30):
+        agent = store.agents.create(Greeter, f"a{number:02}")
+        agent.notes = {"text": "x" * 1000}
+        agent.save()
+    fresh = opened(backend)
+    backend.queries.clear()
+    assert len(fresh.agents.list()) == 30
+    assert len(backend.queries) == 31
+    for query in backend.queries:
+        assert query.space not in (NODES, OBJECTS)
+        assert isinstance(query, Scan)
+        assert not query.bodies or query.space.name == "lines"
+    assert not [each for each in backend.queries if isinstance(each, Get)]
+
+
+def test_a_list_shows_what_is_damaged() -> None:
+    from holdfast.backends.port import Put
+    from holdfast.backends.spaces import STEPS
+    from holdfast.engine.drivers import run
+
+    backend = Memory()
+    filled(opened(backend), "a", "b")
+    (rows,) = run(backend.read([Scan(STEPS, ("", "␞agents:a"))]))
+    columns = list(rows[0].columns)
+    columns[6] = "{no JSON"
+    run(backend.apply([Put(STEPS, Row(rows[0].key, tuple(columns), rows[0].body))]))
+    assert [(each.id, each.damaged) for each in opened(backend).agents.list()] == [("a", True), ("b", False)]
+
+
+# History, differences -----------------------------------------------------------------------------------------------
+
+
+def test_history_tells_of_every_step() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    with holdfast.correlation("mine"):
+        agent.start()
+        agent.transition("work")
+    agent.greet("Ada")
+    agent.stop()
+    found = store.agents.history("a")
+    assert [(each.version, each.kind, each.status, each.state) for each in found] == [
+        (4, "lifecycle", "stopped", "busy"),
+        (3, "transition", "running", "busy"),
+        (2, "lifecycle", "running", "idle"),
+        (1, "create", "created", "idle"),
+    ]
+    assert [each.correlation == "mine" for each in found] == [False, True, True, False]
+    assert found[0].messages == 1
+    assert store.agents.history("a", limit=2) == found[:2]
+    assert store.agents.history("a", before=found[1].id) == found[2:]
+
+
+def test_what_differs_between_versions() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    agent.count = 1
+    agent.save()
+    agent.count = 2
+    agent.save()
+    changed = store.agents.diff("a").changes
+    assert [(each.path, each.old, each.new) for each in changed] == [(("fields", "count"), 1, 2)]
+    assert [each.old for each in store.agents.diff("a", 1, 3).changes] == [0]
+    first, third = store.agents.load("a", version=1), store.agents.load("a")
+    assert store.agents.diff("a", first.checkpoint, third.checkpoint).changes == store.agents.diff("a", 1).changes
+
+
+# Documents ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_exported_and_imported() -> None:
+    store, other = opened(Memory()), opened(Memory())
+    agent = store.agents.create(Greeter, "a", greeting="Hi")
+    agent.greet("Ada")
+    agent.notes["when"] = START
+    agent.transition("work")
+    document = json.loads(json.dumps(store.agents.export("a")))
+    assert (document["id"], document["version"]) == ("a", 2)
+    record = other.agents.import_(document)
+    assert (record.id, record.version, record.messages, record.state) == ("a", 1, 1, "busy")
+    assert other.agents.messages("a") == store.agents.messages("a")
+    twin, original = other.agents.restore("a"), store.agents.restore("a")
+    assert twin.notes == {"when": START}
+    assert twin.greet("Bob") == original.greet("Bob")
+    assert store.agents.import_(document, id="b").id == "b"
+    with pytest.raises(Conflict, match="an agent of this id already"):
+        store.agents.import_(document)
+    assert store.agents.export("a", version=1)["version"] == 1
+    assert [each.kind for each in other.agents.history("a")] == ["import"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"holdfast": "thread"}, Invalid),
+        ({"format": 99}, Unsupported),
+        ({"state": []}, Invalid),
+        ({"state": {"class": "x"}}, Invalid),
+        ({"id": "../x"}, Invalid),
+        ({"id": None}, Invalid),
+    ],
+    ids=["kind", "format", "list", "incomplete", "path", "none"],
+)
+def test_what_is_no_document_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
+    store = opened(Memory())
+    document = store.agents.export(filled(store, "a")["a"].id)
+    with pytest.raises(error):
+        opened(Memory()).agents.import_({**document, **change})
+    with pytest.raises(Invalid):
+        store.agents.import_({**document, "state": {**document["state"], "conversation": {}}}, id="b")
+    with pytest.raises(Invalid):
+        store.agents.import_({**document, "state": {**document["state"], "counts": 3}}, id="b")
+    with pytest.raises(Invalid):
+        store.agents.import_("text")  # type: ignore[arg-type]
+    assert ids(store.agents.list()) == ["a"]
+
+
+# Deleting -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    agent.start()
+    store.state(agent="a")["plan"] = 1
+    store.agents.delete("a")
+    assert not store.agents.exists("a")
+    assert store.state(agent="a")["plan"] == 1
+    told = [(each.kind, each.action) for each in store.audit(limit=100)]
+    assert ("agent", "create") in told
+    assert ("lifecycle", "start") in told
+    assert ("change", "remove") in told
+    assert store.verify().findings == []
+    assert store.audit_verify().findings == []
+    with pytest.raises(NotFound):
+        store.agents.delete("a")
+    with pytest.raises(Conflict) as caught:
+        agent.save()
+    assert caught.value.code == "agent-conflict"
+    assert store.agents.create(Greeter, "a").version == 1
+
+
+def test_what_is_held_is_not_deleted() -> None:
+    store = opened(Memory())
+    filled(store, "a")
+    store.hold("␞agents:a", reason="a dispute")
+    with pytest.raises(Denied, match="a dispute"):
+        store.agents.delete("a")
+    assert store.agents.exists("a")
+    store.release("␞agents:a")
+    store.agents.delete("a")
+
+
+def test_the_same_for_asyncio() -> None:
+    async def main() -> None:
+        store = aopened(Memory())
+        agent = await store.agents.create(AsyncGreeter, "a")
+        agent.count = 3
+        assert await store.agents.save(agent) == 2
+        assert (await store.agents.load("a")).fields["count"] == 3
+        assert ids(await store.agents.list()) == ["a"]
+        assert await store.agents.exists("a")
+        document = await store.agents.export("a")
+        await store.agents.delete("a")
+        assert (await store.agents.import_(document)).fields["count"] == 3
+        assert len(await store.agents.history("a")) == 1
+
+    asyncio.run(main())

@@ -1,0 +1,172 @@
+"""An agent whose newest state is damaged: an error, or the last state that reads well, and that is told."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agents import Recovery
+from holdfast.backends.memory import Memory
+from holdfast.backends.port import Put, Row, Scan
+from holdfast.backends.spaces import STEPS, Space
+from holdfast.engine.drivers import run
+from holdfast.errors import Conflict, Corrupt
+from holdfast.store import Store
+from tests.agents.greeters import Greeter, opened
+
+LINE = "␞agents:a"
+
+
+def written(store: Store, count: int = 5) -> Greeter:
+    """An agent of so many versions after the first."""
+    agent: Greeter = store.agents.create(Greeter, "a", greeting="Hi")
+    for number in range(count):
+        agent.greet(f"n{number}")
+        agent.save()
+    return agent
+
+
+def damage(backend: Any, tenant: str = "", line: str = LINE, last: int = 1, space: Space = STEPS) -> None:
+    """Flip a byte in the bodies of the last rows of a line."""
+    (rows,) = run(backend.read([Scan(space, (tenant, line))]))
+    for row in rows[-last:]:
+        body = bytearray(row.body)
+        body[len(body) // 2] ^= 0x41
+        run(backend.apply([Put(space, Row(row.key, row.columns, bytes(body)))]))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "memory":
+        yield Memory()
+        return
+    from holdfast.backends.registry import backend_for
+
+    url = f"sqlite:///{tmp_path}/a.db"
+    made = run(backend_for(url).open(url))
+    yield made
+    run(made.close())
+
+
+def test_damage_is_an_error_unless_something_else_was_agreed(backend: Any) -> None:
+    written(opened(backend))
+    damage(backend)
+    store = opened(backend)
+    with pytest.raises(Corrupt):
+        store.agents.load("a")
+    with pytest.raises(Corrupt):
+        store.agents.restore("a")
+    agent = Greeter().attach(store, "a")
+    with pytest.raises(Corrupt):
+        agent.start()
+    assert (agent.version, agent.status) == (0, "created")
+    assert store.agents.load("a", version=5).fields["count"] == 4
+    assert store.verify().findings != []
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_the_last_good_state_is_gone_on_from(backend: Any, last: int) -> None:
+    written(opened(backend))
+    damage(backend, last=last)
+    store = opened(backend)
+    found = len(store.verify().findings)
+    told: list[Recovery] = []
+
+    agent = Greeter().attach(store, "a", on_corrupt="last-good")
+    agent.handle_recovery = told.append  # type: ignore[method-assign,assignment]
+    agent.start()
+    assert (agent.count, len(agent.conversation), agent.status) == (5 - last, 5 - last, "running")
+    (recovery,) = agent.recoveries
+    assert told == [recovery]
+    assert (recovery.kind, recovery.resolved, len(recovery.lost), recovery.version) == ("fell-back", "back", last, 6)
+    assert agent.metrics.counts.recoveries == 1
+    rows = store.audit(kind="recovery")
+    assert [(each.action, each.outcome) for each in rows] == [("fell-back", "back")]
+    # It goes on from there, and others see it so.
+    agent.greet("again")
+    agent.save()
+    fresh = opened(backend)
+    assert fresh.agents.load("a").fields["count"] == 6 - last
+    assert fresh.agents.restore("a").greeted[-1] == "again"
+    assert [each.version for each in fresh.agents.history("a")] == list(range(9 - last, 0, -1))
+    assert fresh.agents.load("a", version=6 - last).fields["count"] == 5 - last
+    assert [each.id for each in fresh.agents.list()] == ["a"]
+    # The damage is still told of, and nothing but that.
+    assert len(fresh.verify().findings) == found
+
+
+def test_an_agent_is_restored_that_way_too(backend: Any) -> None:
+    written(opened(backend))
+    damage(backend, last=2)
+    agent = opened(backend).agents.restore("a", on_corrupt="last-good")
+    assert (agent.count, agent.configuration) == (3, {"greeting": "Hi"})
+    assert [each.kind for each in agent.recoveries] == ["fell-back"]
+    agent.start()
+    agent.stop()
+    assert opened(backend).agents.load("a").status == "stopped"
+
+
+def test_where_nothing_reads_well_it_is_an_error(backend: Any) -> None:
+    written(opened(backend), 2)
+    damage(backend, last=3)
+    with pytest.raises(Corrupt):
+        opened(backend).agents.restore("a", on_corrupt="last-good")
+    with pytest.raises(Corrupt):
+        Greeter().attach(opened(backend), "a", on_corrupt="last-good").start()
+
+
+def test_of_two_who_fall_back_at_once_one_is_first(backend: Any) -> None:
+    written(opened(backend))
+    damage(backend)
+    store, gate = opened(backend), threading.Barrier(4)
+    stores, counts, errors = [opened(backend) for _ in range(4)], [], []
+
+    def work(each: Store) -> None:
+        gate.wait()
+        try:
+            agent = Greeter().attach(each, "a", on_corrupt="last-good")
+            agent.reload()
+            counts.append((agent.count, agent.version, len(agent.recoveries)))
+        except Conflict as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sorted(counts) == [(4, 6, 0), (4, 6, 0), (4, 6, 0), (4, 6, 1)]
+    assert len(store.branches(LINE)) == 2
+
+
+def test_who_has_not_heard_of_it_does_not_go_on_from_what_was_passed_over(backend: Any) -> None:
+    """One who had the newest state before it was damaged must not save on top of it once another has fallen back."""
+    stale = written(opened(backend))
+    damage(backend)
+    agent = opened(backend).agents.restore("a", on_corrupt="last-good")
+    agent.greet("again")
+    agent.save()
+    stale.greet("stale")
+    with pytest.raises(Conflict):
+        stale.save()
+    assert opened(backend).agents.load("a").fields["greeted"][-1] == "again"
+
+
+def test_an_old_message_that_is_damaged_is_found_at_the_start() -> None:
+    backend = Memory()
+    store = opened(backend)
+    agent = store.agents.create(Greeter, "a")
+    for number in range(40):  # more than are kept as steps: the messages are folded
+        agent.greet(f"n{number}")
+        agent.save()
+    from holdfast.backends.spaces import NODES
+
+    damage(backend, last=1000, space=NODES)
+    fresh = opened(backend).agents.restore("a", on_corrupt="last-good")
+    assert 0 < fresh.count < 40
+    assert len(fresh.conversation.all()) == fresh.count
+    assert len(fresh.recoveries[0].lost) == 40 - fresh.count

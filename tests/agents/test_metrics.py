@@ -1,0 +1,218 @@
+"""Figures of the saving of agents: they say what really happened."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.agents.autosaving import Autosave
+from holdfast.agents.metrics import Counts, Figures, summed
+from holdfast.errors import Conflict, Invalid, Transient
+from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
+
+
+def test_each_way_in_which_a_save_ends_is_counted() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a")
+        agent.start()
+        agent.notes.append("x")
+        agent.save()
+        agent.flush()
+        backend.fail()
+        agent.notes.append("y")
+        for _ in range(2):
+            with pytest.raises(Transient):
+                agent.save()
+        backend.work()
+        agent.notes.append("bad")
+        with pytest.raises(Invalid):
+            agent.save()
+        agent.notes.remove("bad")
+        agent.save()
+        other = store.agents.restore("a")
+        other.save()
+        with pytest.raises(Conflict):
+            agent.save()
+        counts = agent.metrics.counts
+        assert (counts.done, counts.unchanged, counts.failed, counts.invalid) == (3, 1, 4, 1)
+        assert counts.attempted == 8
+        assert counts.retried == 3  # after each of the first three failures
+        assert agent.metrics.success_rate == 3 / 7
+        assert agent.metrics.error.startswith("Conflict: ")
+        assert agent.metrics.version == 3
+        assert counts.done + other.metrics.counts.done == steps(store, agent)
+
+
+def test_transitions_and_recoveries_are_counted() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a")
+        agent.start()
+        agent.transition("work")
+        agent.transition("rest")
+        with pytest.raises(ZeroDivisionError):
+            agent.transition("work", "fail")
+        counts = agent.metrics.counts
+        assert (counts.transitions, counts.failed_transitions, counts.recoveries) == (2, 1, 0)
+        later = store.agents.restore("a")
+        later.start()  # it was running, and nobody had stopped it
+        assert len(later.recoveries) == later.metrics.counts.recoveries == 1
+
+
+def test_a_transition_whose_answer_was_lost_is_counted_once() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a")
+        agent.start()
+        agent.transition("work")
+        backend.lose = 1
+        with pytest.raises(Transient):
+            agent.transition("rest")
+        agent.save()
+        assert agent.metrics.counts.transitions == 2
+        assert len(store.agents.transitions("a")) == 2
+        assert agent.metrics.counts.done == steps(store, agent)
+
+
+def test_the_figures_of_a_store_are_those_of_its_agents() -> None:
+    store, _ = wobbly()
+    with store:
+        settings = Autosave(interval=1000, changes=5)
+        agents = [Noter().attach(store, f"a{number}", autosave=settings) for number in range(4)]
+        for number, agent in enumerate(agents):
+            agent.start()
+            for _ in range(number):
+                agent.conversation.append("x")
+        figures = store.agents.metrics()
+        assert set(figures.agents) == {"a0", "a1", "a2", "a3"}
+        assert figures.unsaved == figures.counts.changes == 0 + 1 + 2 + 3
+        assert figures.counts.done == 4
+        assert figures.oldest >= figures.agents["a1"].oldest >= figures.agents["a2"].oldest > 0
+        assert figures.buckets[float("inf")] == 4
+        assert figures.success_rate == 1.0
+        gone = agents.pop()
+        gone.stop()
+        del gone, agent
+        until(lambda: gc.collect() >= 0 and "a3" not in store.agents.metrics().agents)
+        assert store.agents.metrics().counts.done == 5  # what it did stays counted
+        assert store.agents.metrics().counts.changes == 6
+
+
+def test_an_identity_sees_its_own_agents_only() -> None:
+    store, _ = wobbly()
+    with store:
+        mine, theirs = store.acting_as(agent="mine"), store.acting_as(agent="theirs")
+        own = Noter().attach(mine, "mine")
+        own.save()
+        other = Noter().attach(theirs, "theirs")
+        other.save()
+        other.save()
+        assert set(mine.agents.metrics().agents) == {"mine"}
+        assert mine.agents.metrics().counts.done == 1
+        assert store.agents.metrics().counts.done == 3
+        assert set(store.agents.metrics().agents) == {"mine", "theirs"}
+
+
+def test_the_figures_of_async_agents() -> None:
+    async def main() -> None:
+        store, _ = async_wobbly()
+        async with store:
+            agent = AsyncNoter().attach(store, "a", autosave=Autosave(interval=1000))
+            await agent.start()
+            agent.changed(3)
+            assert store.agents.metrics().unsaved == 3
+            assert agent.metrics.counts.changes == 3
+
+    asyncio.run(main())
+
+
+def test_the_times_are_those_of_the_saves() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a")
+        agent.start()
+        backend.gate.clear()
+        timer = threading.Timer(0.15, backend.gate.set)
+        timer.start()
+        agent.save()
+        timer.join()
+        figures = agent.metrics
+        assert 0.15 <= figures.counts.worst <= figures.counts.seconds < 30
+        assert figures.buckets[0.1] == 1
+        assert figures.buckets[float("inf")] == 2
+        assert list(figures.buckets.values()) == sorted(figures.buckets.values())
+
+
+_LINE = re.compile(r'[a-z_]+(\{(le|outcome)="[^"]+"\})? [0-9.e+-]+')
+
+
+def test_the_text_for_prometheus() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, failures=1, rest=1000, longest_rest=1000))
+        agent.start()
+        agent.changed(2)
+        backend.fail()
+        with pytest.raises(Transient):
+            agent.save()
+        figures = store.agents.metrics()
+        backend.work()
+        text = figures.exposition()
+        lines = text.splitlines()
+        assert text.endswith("\n")
+        told: dict[str, float] = {}
+        kinds: dict[str, str] = {}
+        for line in lines:
+            if line.startswith("# TYPE "):
+                name, kind = line.split()[2:]
+                assert name not in kinds
+                kinds[name] = kind
+            elif not line.startswith("# HELP "):
+                assert _LINE.fullmatch(line), line
+                name, value = line.rsplit(" ", 1)
+                told[name] = float(value)
+        assert told['holdfast_agent_saves_total{outcome="done"}'] == 1
+        assert told['holdfast_agent_saves_total{outcome="failed"}'] == 1
+        assert told["holdfast_agent_changes_total"] == told["holdfast_agent_unsaved_changes"] == 2
+        assert told["holdfast_agent_breaker_open"] == told["holdfast_agent_opened_total"] == 1
+        assert told['holdfast_agent_save_seconds_bucket{le="+Inf"}'] == told["holdfast_agent_save_seconds_count"] == 1
+        assert told["holdfast_agent_save_seconds_sum"] == figures.counts.seconds
+        assert told["holdfast_agent_oldest_unsaved_seconds"] > 0
+        assert kinds["holdfast_agent_save_seconds"] == "histogram"
+        assert all(name.endswith("_total") for name, kind in kinds.items() if kind == "counter")
+
+
+def test_many_threads_count_without_losing_any() -> None:
+    store = Figures()
+    agents = [Figures(store) for _ in range(4)]
+
+    def count(figures: Figures) -> None:
+        for _ in range(2000):
+            figures.add(failed=1)
+            figures.took(0.001)
+
+    threads = [threading.Thread(target=count, args=(each,)) for each in (*agents, *agents)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (counts, buckets), together = store.shown(), summed(agents).shown()
+    assert counts.failed == together[0].failed == 16_000
+    assert buckets == together[1]
+    assert buckets[float("inf")] == 16_000
+
+
+def test_figures_that_are_shown_stay_as_they_are() -> None:
+    figures = Figures()
+    before, _ = figures.shown()
+    figures.add(failed=1)
+    assert before == Counts()
+    assert before.success_rate == 1.0
+    shown: Any = figures.shown()[0]
+    assert (shown.attempted, shown.success_rate) == (1, 0.0)

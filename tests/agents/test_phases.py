@@ -1,0 +1,464 @@
+"""Transitions in two phases: what is saved when, what an error leaves, and that only one is made at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.machine import Machine
+from holdfast.backends.memory import Memory
+from holdfast.backends.wrap.faults import Fault
+from holdfast.errors import Conflict, HoldfastError, Invalid, Transient, Uncertain, Veto
+from holdfast.hooks import Call
+from holdfast.security.tracing import correlation
+from tests.agents.workers import (
+    AsyncWorker,
+    Crash,
+    Worker,
+    async_store_on,
+    failing,
+    kinds,
+    path,
+    recorded,
+    store_on,
+)
+
+
+def test_an_action_is_between_two_steps() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    assert worker.transition("work", "a") == "busy"
+    assert (worker.state, worker.version, worker.log) == ("busy", 2, ["act a"])
+    assert worker.transition("rest") == "idle"
+    assert kinds(store) == ["transition.begin", "transition", "transition"]
+    assert path(store) == [("work", "idle", "busy", "ok"), ("rest", "busy", "idle", "ok")]
+    before = store.agents.load("w", version=1)
+    assert before.state == "idle"
+    assert before.pending is not None
+    assert (before.pending.trigger, before.pending.data) == ("work", "a")
+    assert before.fields["log"] == []
+    assert store.agents.load("w").pending is None
+    assert store.verify().findings == []
+
+
+def test_both_steps_and_the_row_have_one_correlation() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    worker.transition("work")
+    with correlation("mine"):
+        worker.transition("rest")
+    own = recorded(store)[0].correlation
+    assert own
+    assert [store.agents.load("w", version=version).notes["correlation"] for version in (1, 2, 3)] == [own, own, "mine"]
+    row = recorded(store)[1]
+    assert (row.correlation, row.source, row.target, row.data, row.error) == ("mine", "busy", "idle", None, "")
+    assert row.checkpoint == store.agents.load("w").checkpoint
+    assert row.begun == ""
+
+
+def test_an_error_of_the_action_is_saved_and_raised() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    worker.what = "error"
+    with pytest.raises(ValueError, match="it went wrong"):
+        worker.transition("work", 3)
+    assert worker.state == "idle"
+    assert kinds(store) == ["transition.begin", "transition.failed"]
+    (row,) = recorded(store)
+    assert (row.outcome, row.error, row.data, row.ok) == ("error", "ValueError: it went wrong", 3, False)
+    assert store.agents.load("w").pending is None
+    worker.what = ""
+    assert worker.transition("work") == "busy"
+
+
+def test_guards_choose_and_validators_refuse() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    with pytest.raises(Invalid, match="leads nowhere") as raised:
+        worker.transition("rest")
+    assert (raised.value.code, raised.value.where) == ("no-transition", "agent 'w'")
+    worker.transition("work")
+    with pytest.raises(Veto, match="no guard lets 'end' pass"):
+        worker.transition("end", "never")
+    with pytest.raises(ValueError, match="the data are bad"):
+        worker.transition("end", "bad")
+    assert worker.transition("end", "broken") == "broken"
+    worker.transition("repair")
+    worker.transition("work")
+    assert worker.transition("end", "well") == "done"
+    assert len(recorded(store)) == 5
+
+
+@pytest.mark.parametrize("trigger", ["work", "jump"])
+def test_a_state_is_not_reached_with_fields_that_do_not_fit_it(trigger: str) -> None:
+    """Whether there is an action, or none."""
+    store = store_on(Memory())
+    worker = Jumper().attach(store, "w")
+    worker.log = ["lazy"] if trigger == "jump" else []
+    with pytest.raises(Invalid, match="a busy one is not lazy"):
+        worker.transition(trigger, "lazy")
+    assert worker.state == "idle"
+    assert worker.keeper.data.pending is None
+    assert worker.version == (0 if trigger == "jump" else 2)
+
+
+class Jumper(Worker, name="test-jumper"):
+    machine = Machine("idle", "busy", validators={"busy": "check_busy"})
+    machine.add("work", "idle", "busy", action="act")
+    machine.add("jump", "idle", "busy")
+
+
+def test_fields_that_do_not_fit_the_state_are_not_saved_nor_restored() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    worker.transition("work")
+    worker.log.append("lazy")
+    with pytest.raises(Invalid, match="a busy one is not lazy"):
+        worker.save()
+    assert store.agents.load("w").fields["log"] == ["act None"]
+    worker.log.pop()
+    worker.transition("rest")
+    worker.log.append("lazy")
+    worker.save()
+    strict = Machine("idle", "busy", validators={"idle": "check_busy"})
+    strict.add("work", ["idle", "busy"], "busy")
+    Worker.spec.__dict__["machine"], before = strict, Worker.spec.machine
+    try:
+        with pytest.raises(Invalid, match="a busy one is not lazy"):
+            store.agents.restore("w")
+        Worker.spec.__dict__["machine"] = Machine("elsewhere")
+        with pytest.raises(Invalid, match="no state 'idle'"):
+            store.agents.restore("w")
+    finally:
+        Worker.spec.__dict__["machine"] = before
+
+
+def test_what_is_done_on_leaving_and_entering() -> None:
+    store = store_on(Memory())
+    gate = Gate().attach(store, "w")
+    gate.transition("go", 1)
+    gate.transition("again", 2)
+    gate.transition("back", 3)
+    assert gate.log == ["leave a 1", "go 1", "enter b 1", "enter b 2", "enter a 3"]
+    assert kinds(store).count("transition.begin") == 3
+
+
+class Gate(PersistentAgent, name="test-gate"):
+    log: list[str] = []
+    machine = Machine(
+        "a",
+        "b",
+        enter={"a": "into_a", "b": lambda gate, data: gate.log.append(f"enter b {data}")},
+        leave={"a": lambda gate, data: gate.log.append(f"leave a {data}")},
+    )
+    machine.add("go", "a", "b", action=lambda gate, data: gate.log.append(f"go {data}"))
+    machine.add("again", "b", "b")
+    machine.add("back", "b", "a")
+
+    def into_a(self, data: Any) -> None:
+        self.log.append(f"enter a {data}")
+
+
+def test_a_machine_that_is_not_right_is_found_when_the_agent_is_attached() -> None:
+    with pytest.raises(Invalid, match="has no such method"):
+        Wrong().attach(store_on(Memory()), "w")
+
+
+class Wrong(PersistentAgent, name="test-wrong"):
+    machine = Machine("a")
+    machine.add("go", "a", "a", action="gone")
+
+
+def test_an_agent_without_a_machine() -> None:
+    plain = Plain().attach(store_on(Memory()), "w")
+    with pytest.raises(Invalid, match="no machine"):
+        plain.transition("go")
+
+
+class Plain(PersistentAgent, name="test-plain"):
+    pass
+
+
+# One at a time ------------------------------------------------------------------------------------------------
+
+
+def test_no_transition_begins_within_another_of_the_same_agent() -> None:
+    store = store_on(Memory())
+    outer, other = Nested().attach(store, "w"), Nested().attach(store, "x")
+    outer.call = lambda: outer.transition("go")
+    with pytest.raises(Invalid, match="cannot begin within the transition 'go'") as raised:
+        outer.transition("go")
+    assert raised.value.code == "nested-transition"
+    assert path(store) == [("go", "a", "b", "error")]
+    outer.call = outer.stop
+    with pytest.raises(Invalid, match="the stop cannot begin within"):
+        outer.transition("go")
+    outer.call = lambda: (other.transition("go"), outer.save())
+    assert outer.transition("go") == other.state == "b"
+    assert kinds(store) == [
+        *["transition.begin", "transition.failed"] * 2,
+        *["transition.begin", "save", "transition"],
+    ]
+
+
+def test_hooks_are_asked_before_anything_is_saved() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    seen: list[Any] = []
+
+    def check(call: Call) -> None:
+        seen.append((call.metadata["trigger"], call.metadata["from"], call.metadata["to"]))
+        if len(seen) == 1:
+            raise Veto("not today")
+
+    store.hooks.before("agent.transition", name="check")(check)
+    with pytest.raises(Veto, match="not today"):
+        worker.transition("work")
+    assert (worker.version, worker.log, worker.state) == (0, [], "idle")
+    worker.transition("work")
+    assert seen == [("work", "idle", "busy")] * 2
+    assert path(store) == [("work", "idle", "busy", "ok")]
+    assert store.verify().findings == []
+
+
+class Nested(PersistentAgent, name="test-nested"):
+    machine = Machine("a", "b")
+    machine.add("go", "a", "b", action="act")
+    machine.add("back", "b", "a")
+    call: Callable[[], object]
+
+    def persist(self) -> dict[str, Any]:
+        return {}
+
+    def act(self, _: Any) -> None:
+        if hasattr(self, "call"):
+            self.call()
+
+
+def test_a_task_that_an_action_started_is_not_within_it_any_more() -> None:
+    async def main() -> None:
+        starter = Starter().attach(async_store_on(Memory()), "w")
+        await starter.transition("go")
+        await starter.later
+        assert starter.state == "a"
+
+    asyncio.run(main())
+
+
+class Starter(AsyncPersistentAgent, name="test-starter"):
+    machine = Machine("a", "b")
+    machine.add("go", "a", "b", action="act")
+    machine.add("back", "b", "a")
+
+    def persist(self) -> dict[str, Any]:
+        return {}
+
+    async def act(self, _: Any) -> None:
+        self.gate = asyncio.Event()
+        self.later = asyncio.create_task(self.follow())
+
+    async def follow(self) -> None:
+        while self.state == "a":
+            await asyncio.sleep(0)
+        await self.transition("back")
+
+
+def test_threads_come_one_after_the_other() -> None:
+    """Each transition is whole before the next begins: an action finds the state it was promised."""
+    store = store_on(Memory())
+    turner = Turner().attach(store, "w")
+
+    def turn() -> None:
+        for _ in range(10):
+            turner.transition("turn")
+
+    threads = [threading.Thread(target=turn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert turner.most == 1
+    assert turner.turns == 40
+    assert kinds(store) == ["transition.begin", "transition"] * 40
+
+
+class Turner(PersistentAgent, name="test-turner"):
+    turns: int = 0
+    machine = Machine("a")
+    machine.add("turn", "a", "a", action="act")
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self.most = 0
+
+    def persist(self) -> dict[str, Any]:
+        return {"turns": self.turns}
+
+    def act(self, _: Any) -> None:
+        self._inside += 1
+        self.most = max(self.most, self._inside)
+        self.turns += 1
+        self._inside -= 1
+
+
+def test_tasks_come_one_after_the_other() -> None:
+    async def main() -> None:
+        store = async_store_on(Memory())
+        worker = AsyncWorker().attach(store, "w")
+        await worker.transition("work")
+        both = await asyncio.gather(worker.transition("rest"), worker.transition("rest"), return_exceptions=True)
+        assert both[0] == "idle"
+        assert isinstance(both[1], Invalid)
+        await asyncio.gather(worker.transition("work"), worker.save(), worker.save())
+        assert worker.state == "busy"
+
+    asyncio.run(main())
+
+
+# What fails ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trigger", ["work", "rest"])
+def test_a_store_that_is_down_before_anything_is_saved(trigger: str) -> None:
+    store, faults = failing()
+    worker = Worker().attach(store, "w")
+    if trigger == "rest":
+        worker.transition("work")
+    before = (worker.state, worker.version, list(worker.log))
+    faults.plan = [Fault("apply", faults.applies + 1, lambda: Transient("down"))]
+    with pytest.raises(Transient):
+        worker.transition(trigger)
+    assert (worker.state, worker.version, worker.log) == before
+    assert worker.keeper.data.pending is None
+    worker.transition(trigger)
+    assert worker.state != before[0]
+
+
+def test_a_store_that_is_down_when_the_action_is_done() -> None:
+    """The action is not run again: only that it was is still to be saved."""
+    store, faults = failing()
+    worker = Worker().attach(store, "w")
+    faults.plan = [Fault("apply", 2, lambda: Transient("down"))]
+    with pytest.raises(Transient):
+        worker.transition("work", 1)
+    assert worker.state == "idle"
+    with pytest.raises(Conflict, match="half-done") as raised:
+        worker.transition("work", 2)
+    assert raised.value.code == "transition-incomplete"
+    (recovery,) = worker.recover()
+    assert (recovery.resolved, recovery.ran) == ("forward", True)
+    assert (worker.state, worker.log) == ("busy", ["act 1"])
+    assert path(store) == [("work", "idle", "busy", "ok")]
+    assert worker.recover() == []
+
+
+def test_an_end_that_is_taken_back_by_the_caller() -> None:
+    store, faults = failing()
+    worker = Worker().attach(store, "w")
+    faults.plan = [Fault("apply", 2, lambda: Transient("down"))]
+    with pytest.raises(Transient):
+        worker.transition("work", 1)
+    (recovery,) = worker.recover("back")
+    assert recovery.resolved == "back"
+    assert (worker.state, worker.log) == ("idle", [])
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_answer_that_is_lost(nth: int, when: Any) -> None:
+    """It is made sure of, whether the step was made or not; no row is there twice."""
+    store, faults = failing()
+    worker = Worker().attach(store, "w")
+    faults.plan = [Fault("apply", nth, lambda: Uncertain("no answer"), when)]
+    with pytest.raises(Uncertain):
+        worker.transition("work", 1)
+    worker.recover("forward")
+    if worker.state == "idle":
+        worker.transition("work", 1)
+    assert (worker.state, worker.log) == ("busy", ["act 1"])
+    assert path(store) == [("work", "idle", "busy", "ok")]
+    assert store_on(faults.inner).agents.load("w").state == "busy"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_error_whose_answer_is_lost(when: Any) -> None:
+    store, faults = failing()
+    worker = Worker().attach(store, "w")
+    worker.what = "error"
+    faults.plan = [Fault("apply", 2, lambda: Uncertain("no answer"), when)]
+    with pytest.raises(Uncertain) as raised:
+        worker.transition("work", 1)
+    assert isinstance(raised.value.__context__, ValueError)
+    assert worker.recover() == []
+    assert path(store) == [("work", "idle", "busy", "error")]
+    assert worker.state == "idle"
+
+
+def test_an_interrupt_leaves_it_under_way() -> None:
+    store = store_on(Memory())
+    worker = Worker().attach(store, "w")
+    worker.what = "crash"
+    with pytest.raises(Crash):
+        worker.transition("work", 1)
+    for begin in (lambda: worker.transition("work"), worker.pause, worker.stop, lambda: worker.rollback(1)):
+        with pytest.raises(HoldfastError) as raised:
+            begin()
+        assert raised.value.code == "transition-incomplete"
+    worker.what = ""
+    (recovery,) = worker.recover()
+    assert recovery.resolved == "back"
+    assert (worker.state, worker.log) == ("idle", [])
+    assert worker.transition("work") == "busy"
+
+
+def test_a_task_that_is_cancelled_leaves_it_under_way() -> None:
+    async def main() -> None:
+        sleeper = Sleeper().attach(async_store_on(Memory()), "w")
+        task = asyncio.create_task(sleeper.transition("go"))
+        await sleeper.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert sleeper.keeper.data.pending is not None
+        sleeper.short = True
+        (recovery,) = await sleeper.recover("forward")
+        assert (recovery.resolved, recovery.ran, sleeper.state) == ("forward", True, "b")
+
+    asyncio.run(main())
+
+
+class Sleeper(AsyncPersistentAgent, name="test-sleeper"):
+    machine = Machine("a", "b")
+    machine.add("go", "a", "b", action="act")
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.short = False
+
+    def persist(self) -> dict[str, Any]:
+        return {}
+
+    async def act(self, _: Any) -> None:
+        self.begun.set()
+        if not self.short:
+            await asyncio.sleep(60)
+
+
+def test_a_coroutine_function_needs_an_event_loop() -> None:
+    store = store_on(Memory())
+    agent = Mistaken().attach(store, "w")
+    with pytest.raises(Invalid, match="no event loop"):
+        agent.transition("go")
+    assert path(store) == [("go", "a", "b", "error")]
+
+
+class Mistaken(PersistentAgent, name="test-mistaken"):
+    machine = Machine("a", "b")
+    machine.add("go", "a", "b", action="act")
+
+    async def act(self, _: Any) -> None: ...

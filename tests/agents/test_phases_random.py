@@ -1,0 +1,220 @@
+"""Random machines, random triggers and random crashes, against a model.
+
+The model knows where an agent has to be after each of them: a crash in an action, or a store that fails at any step,
+leaves an agent whose next start finds it, and whose record is either as before or as after, never in between.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from holdfast.agents.agent import PersistentAgent
+from holdfast.agents.history import counts, replay
+from holdfast.agents.machine import Machine, OnIncomplete
+from holdfast.agents.specs import Spec
+from holdfast.backends.memory import Memory
+from holdfast.backends.wrap.faults import Fault, Faults
+from holdfast.errors import HoldfastError, Invalid, Transient, Uncertain
+from tests.agents.workers import Crash, kinds, recorded, store_on
+
+STATES = ("a", "b", "c", "d")
+TRIGGERS = ("t", "u", "v")
+HOW: st.SearchStrategy[OnIncomplete] = st.sampled_from(["back", "forward"])
+
+
+class Random(PersistentAgent, name="test-random"):
+    """Counts its actions: the count is what an action changes."""
+
+    count: int = 0
+    machine = Machine("a")
+
+    def act(self, data: Any) -> None:
+        self.count += 1
+        if data == "error":
+            raise ValueError("wrong")
+        if data == "crash":
+            raise Crash
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """A machine of a few states and triggers, each trigger with at most one way from a state."""
+    states = STATES[: draw(st.integers(1, 4))]
+    machine = Machine(*states)
+    ways = st.tuples(st.sampled_from(TRIGGERS), st.sampled_from(("*", *states)))
+    for trigger, source in draw(st.lists(ways, unique=True, max_size=8)):
+        action, policy = draw(st.sampled_from([None, "act"])), draw(st.one_of(st.none(), HOW))
+        via = draw(st.sampled_from(("", *states)))
+        machine.add(
+            trigger,
+            source,
+            draw(st.sampled_from(states)),
+            action=action,
+            on_incomplete=policy,
+            via=(action and via) or "",
+        )
+    for state in states[1:]:
+        machine.add(f"to {state}", "*", state)
+    return machine
+
+
+class AgainstModel(RuleBasedStateMachine):
+    """An agent and its model."""
+
+    @initialize(machine=machines(), policy=HOW)
+    def begin(self, machine: Machine, policy: Any) -> None:
+        self.machine = machine
+        self.memory = Memory()
+        self.spec = Spec("test-random", Random, machine=machine, fields={"count": 0})
+        self.policy = policy
+        self.state, self.count, self.status = machine.initial, 0, "created"
+        self.taken = self.failed = 0
+        self.pending: tuple[str, str] | None = None
+        """The target and the policy of what was interrupted."""
+        self.reopen()
+
+    def reopen(self) -> None:
+        self.faults = Faults(self.memory)
+        self.store = store_on(self.faults)
+        self.agent = Random()
+        self.agent.__dict__["spec"] = self.spec
+        self.agent.attach(self.store, "w", on_incomplete=self.policy)
+
+    def start(self) -> None:
+        self.agent.start()
+        self.status = "running"
+        if self.pending is not None:
+            target, how = self.pending
+            self.pending = None
+            if how == "forward":
+                self.state, self.count, self.taken = target, self.count + 1, self.taken + 1
+            else:
+                self.failed += 1
+
+    @rule()
+    def crash(self) -> None:
+        """The process is gone, and another one starts."""
+        self.reopen()
+        self.start()
+
+    @precondition(lambda self: self.status == "running" and self.pending is None)
+    @rule()
+    def stop_and_start(self) -> None:
+        self.agent.stop()
+        assert self.store.agents.load("w").status == "stopped"
+        self.reopen()
+        self.agent.start()
+        assert self.agent.recoveries == []
+
+    @precondition(lambda self: self.status == "running" and self.pending is None)
+    @rule(trigger=st.sampled_from(TRIGGERS), data=st.sampled_from(["", "", "error", "crash"]))
+    def transition(self, trigger: str, data: str) -> None:
+        try:
+            (way, *_) = self.machine.ways(trigger, self.state)
+        except Invalid:
+            way = None
+        acts = way is not None and way.action is not None
+        try:
+            self.agent.transition(trigger, data)
+        except Invalid:
+            assert way is None
+            return
+        except ValueError:
+            assert acts
+            assert data == "error"
+            self.count += 1
+            self.failed += 1
+        except Crash:
+            assert way is not None
+            assert data == "crash"
+            self.pending = (way.target, way.on_incomplete or self.policy)
+            if self.pending[1] == "forward":
+                self.agent.__dict__["act"] = lambda _: setattr(self.agent, "count", self.agent.count + 1)
+            self.here()
+        else:
+            assert way is not None
+            self.state, self.count, self.taken = way.target, self.count + acts, self.taken + 1
+
+    def here(self) -> None:
+        """Resolve it in this very process."""
+        self.agent.recover()
+        assert self.pending is not None
+        target, how = self.pending
+        self.pending = None
+        if how == "forward":
+            self.state, self.count, self.taken = target, self.count + 1, self.taken + 1
+        else:
+            self.failed += 1
+        self.agent.__dict__.pop("act", None)
+
+    @precondition(lambda self: self.status == "running" and self.pending is None)
+    @rule(
+        trigger=st.sampled_from(TRIGGERS),
+        nth=st.integers(1, 2),
+        when=st.sampled_from(["before", "after"]),
+        error=st.sampled_from([Transient, Uncertain, Crash]),
+        stays=st.booleans(),
+    )
+    def fails(self, trigger: str, nth: int, when: Any, error: Any, stays: bool) -> None:
+        """The store fails at a step, before it or after; then the process goes on, or another one starts.
+
+        Whether it was made is in the store: it must be one or the other, and the agent must be as the store says.
+        """
+        before = (self.state, self.count)
+        if error is Transient and when == "after":
+            return  # who says that nothing was done has done nothing
+        self.faults.plan = [Fault("apply", self.faults.applies + nth, lambda: error("down"), when)]
+        with suppress(HoldfastError, Crash):
+            self.agent.transition(trigger, "")
+        self.faults.plan = []
+        if stays:
+            self.agent.recover()
+        else:
+            self.reopen()
+            self.agent.start()
+        rows = counts(recorded(self.store))
+        taken, failed = rows.taken.total(), rows.failed.total()
+        assert (taken - self.taken) + (failed - self.failed) <= 1
+        if taken > self.taken:
+            way = self.machine.ways(trigger, before[0])[0]
+            self.state, self.count = way.target, self.count + (way.action is not None)
+        self.taken, self.failed = taken, failed
+
+    @precondition(lambda self: self.status == "running" and self.pending is None)
+    @rule(to=st.integers(1, 5))
+    def rollback(self, to: int) -> None:
+        if to > self.agent.version:
+            return
+        old = self.store.agents.load("w", version=to)
+        self.agent.rollback(to)
+        self.state, self.count, self.taken = old.state, old.fields["count"], self.taken + 1
+
+    @invariant()
+    def is_as_the_model_says(self) -> None:
+        if self.status == "created":
+            return
+        assert (self.agent.state, self.agent.count, self.agent.status) == (self.state, self.count, "running")
+        assert self.agent.keeper.data.pending is None
+        record = store_on(self.memory).agents.load("w")
+        assert (record.state, record.status, record.pending) == (self.state, "running", None)
+        assert record.version == self.agent.version == len(kinds(self.store))
+        rows = recorded(self.store)
+        total = counts(rows)
+        assert (total.taken.total(), total.failed.total()) == (self.taken, self.failed)
+        again = replay(rows, self.machine)
+        assert again.matches, again.reason
+        if total.taken:
+            assert again.state == self.state
+
+    def teardown(self) -> None:
+        if self.status != "created":
+            assert self.store.verify().findings == []
+
+
+TestAgainstModel = AgainstModel.TestCase
+TestAgainstModel.settings = settings(max_examples=40, stateful_step_count=20)
