@@ -11,9 +11,10 @@ import pytest
 from holdfast.agents import Recovery
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import STEPS, Space
+from holdfast.backends.spaces import EVENTS, STEPS, Space
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Corrupt
+from holdfast.security.proof import check_audit
 from holdfast.store import Store
 from tests.agents.greeters import Greeter, opened
 
@@ -170,3 +171,22 @@ def test_an_old_message_that_is_damaged_is_found_at_the_start() -> None:
     assert 0 < fresh.count < 40
     assert len(fresh.conversation.all()) == fresh.count
     assert len(fresh.recoveries[0].lost) == 40 - fresh.count
+
+
+def test_a_row_that_is_altered_on_the_branch_of_a_fallback_is_found(tmp_path: Path) -> None:
+    backend = Memory()
+    written(opened(backend))
+    damage(backend)
+    store = opened(backend)
+    agent = store.agents.restore("a", on_corrupt="last-good")
+    agent.start()
+    agent.stop()
+    found = len(store.audit_verify().findings)  # the damaged step
+    exported = store.audit_export(tmp_path / "before")
+    assert len(check_audit(tmp_path / "before", exported.heads).findings) == found
+    (rows,) = run(backend.read([Scan(EVENTS, ("", LINE))]))
+    last = rows[-1]
+    run(backend.apply([Put(EVENTS, Row(last.key, (*last.columns[:2], "agent:evil", *last.columns[3:]), last.body))]))
+    assert len(store.audit_verify().findings) == found + 1
+    store.audit_export(tmp_path / "after")
+    assert len(check_audit(tmp_path / "after", exported.heads).findings) == found + 1

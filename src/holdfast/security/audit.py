@@ -19,7 +19,7 @@ from holdfast.engine.records import Line, Point, open_event, open_step
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.model.scopes import MARK
 from holdfast.model.steps import Step
-from holdfast.security.events import DIGEST, digest_of
+from holdfast.security.events import BETWEEN, DIGEST, digest_of
 
 _PAGE = 256
 
@@ -67,10 +67,10 @@ async def lines_of(engine: Engine, tenant: str) -> list[Line]:
 
 
 async def steps_of(engine: Engine, line: Line) -> AsyncIterator[Told]:
-    """The steps of a line from the first on, each with its rows."""
-    backend, seq = engine.ground.backend, 0
+    """The steps of a line from the first on, each with its rows, branch by branch."""
+    backend, start = engine.ground.backend, (0, 0)
     while True:
-        (found,) = await backend.read([Scan(STEPS, (*line, 0), start=(seq,), limit=_PAGE)])
+        (found,) = await backend.read([Scan(STEPS, tuple(line), start=start, limit=_PAGE)])
         points = [Point.of(row) for row in found]
         events = await backend.read([Scan(EVENTS, (*line, point.id)) for point in points if point.id])
         by_id = dict(zip((point.id for point in points if point.id), events, strict=True))
@@ -84,7 +84,12 @@ async def steps_of(engine: Engine, line: Line) -> AsyncIterator[Told]:
                 yield Told(point, None, by_id[point.id], error.what)
         if len(found) < _PAGE:
             return
-        seq = points[-1].seq + 1
+        start = (points[-1].branch, points[-1].seq + 1)
+
+
+def chain(line: Line, branch: int) -> str:
+    """What the steps of a branch are called together: as the line, for its first."""
+    return f"{line.name}{BETWEEN}{branch}" if branch else line.name
 
 
 async def verify(engine: Engine, tenant: str) -> Report:
@@ -100,18 +105,23 @@ async def _verify_line(engine: Engine, line: Line, report: Report) -> None:
     codec, limit = engine.ground.codec, engine.ground.max_bytes
     before: Point | None = None
     ids: set[str] = set()
+    hashes: set[bytes] = set()
     pruned = False
     async for point, step, rows, problem in steps_of(engine, line):
         report.steps += 1
         report.rows += len(rows)
         ids.add(point.id)
         pruned |= point.pruned
+        if before is not None and before.branch != point.branch:
+            before = None
         expected = 0 if before is None else before.seq + 1
         if point.seq != expected:
             report.findings.append(Finding(line.name, point.id, f"steps {expected} to {point.seq - 1} are missing"))
-        elif step is not None and before is not None and step.header.parents[:1]:
-            if step.header.parents[0].commit != before.hash:
+        elif step is not None and step.header.parents[:1]:
+            follows = step.header.parents[0].commit
+            if (follows != before.hash) if before is not None else (bool(hashes) and follows not in hashes):
                 report.findings.append(Finding(line.name, point.id, "it does not follow the step before it"))
+        hashes.add(point.hash)
         if problem:
             report.findings.append(Finding(line.name, point.id, problem))
         elif step is not None:

@@ -23,7 +23,7 @@ from holdfast.engine.records import Line, open_event
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.model.scopes import MARK
 from holdfast.model.steps import Header, Parent, commit_hash
-from holdfast.security.audit import Finding, Told, lines_of, mismatches, steps_of
+from holdfast.security.audit import Finding, Told, chain, lines_of, mismatches, steps_of
 from holdfast.security.carrying import REMOVE, STEP
 from holdfast.security.events import BETWEEN
 from holdfast.security.noting import AUDIT
@@ -62,7 +62,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> Exported:
         for line in lines:
             async for told in steps_of(engine, line):
                 write(_document(engine, line, told))
-                heads[line.name] = (told.point.seq + 1, told.point.hash.hex())
+                heads[chain(line, told.point.branch)] = (told.point.seq + 1, told.point.hash.hex())
                 steps += 1
                 rows += len(told.rows)
         write({"heads": heads})
@@ -74,7 +74,7 @@ async def export(engine: Engine, tenant: str, path: str | Path) -> Exported:
 
 def _document(engine: Engine, line: Line, told: Told) -> dict[str, Any]:
     point, step, rows, problem = told
-    found: dict[str, Any] = {"line": line.name, "seq": point.seq, "hash": point.hash.hex()}
+    found: dict[str, Any] = {"line": chain(line, point.branch), "seq": point.seq, "hash": point.hash.hex()}
     if step is None:
         return found | ({"damaged": problem} if problem else {"pruned": True})
     header, limit = step.header, engine.ground.max_bytes
@@ -138,7 +138,7 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
             ends = document["heads"]
             continue
         try:
-            _check_step(document, hashes.setdefault(str(document["line"]), {}), checked)
+            _check_step(document, hashes, checked)
         except (KeyError, TypeError, ValueError, HoldfastError) as error:
             where = (str(document.get("line", "")), str(document.get("id", "")))
             checked.findings.append(Finding(*where, f"the line of the file cannot be read: {error}"))
@@ -172,8 +172,9 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
     raise Corrupt("the end of the file is missing", where=str(path), hint="Use another copy of it")
 
 
-def _check_step(document: dict[str, Any], known: dict[int, str], checked: Checked) -> None:
+def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: Checked) -> None:
     line, seq, commit = str(document["line"]), int(document["seq"]), str(document["hash"])
+    known = hashes.setdefault(line, {})
     id = str(document.get("id", ""))
     checked.steps += 1
     wrong: list[str] = []
@@ -202,13 +203,22 @@ def _check_step(document: dict[str, Any], known: dict[int, str], checked: Checke
         )
         if commit_hash(header, digests).hex() != commit:
             wrong.append("its hash is not that of its content")
-        if before is not None and [before] != [parent.hex() for parent in parents[:1]]:
+        follows = parents[0].hex() if parents else None
+        if before is not None and before != follows:
             wrong.append("it does not follow the step before it")
+        if seq == 0 and BETWEEN in line and not _is_of(line, follows, hashes):
+            wrong.append("its branch does not go on from a step of the line")
         wrong += _check_rows(default_codec, metadata, document)
         checked.rows += len(document["rows"])
         if line == AUDIT:
             checked.removed |= _removed(default_codec, document)
     checked.findings += (Finding(line, id, what) for what in wrong)
+
+
+def _is_of(chain: str, commit: str | None, hashes: Mapping[str, Mapping[int, str]]) -> bool:
+    """Whether a hash is that of a step of the line that a branch belongs to."""
+    line = chain.partition(BETWEEN)[0]
+    return any(commit in known.values() for name, known in hashes.items() if name.partition(BETWEEN)[0] == line)
 
 
 def _removed(codec: Codec, document: dict[str, Any]) -> dict[str, int]:
