@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from benchmarks import (
+    agents,
     artifacts,
     cases,
     history,
@@ -51,6 +52,7 @@ CASES: tuple[Case, ...] = (
     *state.CASES,
     *state_checks.CASES,
     *artifacts.CASES,
+    *agents.CASES,
 )
 
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from holdfast.agents.agent import PersistentAgent
+from holdfast.agents.autosaving import Autosave
 from holdfast.agents.machine import Machine, OnIncomplete
 from holdfast.agents.transfer import Offer
 from holdfast.backends.memory import Memory
@@ -204,6 +205,7 @@ class Scene:
 
 SCENES = (
     Scene("save", "save", ("start",), 1),
+    Scene("say", "save", ("start",), 1),
     Scene("fail", "lifecycle", ("start",), 1, ("fail",)),
     Scene("start", "lifecycle", (), 2, ("start",)),
     Scene("start again", "lifecycle", ("start", "stop"), 2, ("start",)),
@@ -277,6 +279,9 @@ def play(scene: Scene, backend: Backend, stage: Stage) -> Base:
     if scene.elsewhere:
         stage.armed = True
         agent = stage.store(backend).agents.restore("a")
+    elif scene.name == "say":
+        stage.armed = True
+        agent.conversation.append("new")  # every change is saved
     else:
         agent.conversation.append("new")
         stage.armed = True
@@ -289,7 +294,7 @@ def play(scene: Scene, backend: Backend, stage: Stage) -> Base:
             assert "refused" in scene.name
     elif scene.trigger == "fail":
         agent.fail("it is broken")
-    else:
+    elif scene.name != "say":
         getattr(agent, scene.trigger)()
     stage.armed = False
     base.places = stage.passed
@@ -298,7 +303,8 @@ def play(scene: Scene, backend: Backend, stage: Stage) -> Base:
 
 def made(scene: Scene, store: Store, id: str) -> Any:
     """An agent as it is before anything is done."""
-    agent: Any = (Plain if scene.plain else Victim)().attach(store, id)
+    autosave = Autosave(write_through=True) if scene.name == "say" else None
+    agent: Any = (Plain if scene.plain else Victim)().attach(store, id, autosave=autosave)
     agent.conversation.extend([f"{id} one", f"{id} two"])
     agent.context[id] = "own"
     if id == "b" and "refused" in scene.name:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
@@ -130,6 +130,7 @@ def test_names_are_those_of_one_class() -> None:
     assert registry.of(First).make is First
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=5), values, max_size=3), st.lists(values, max_size=3))
 def test_whatever_can_be_saved_comes_back(notes: dict[str, Any], messages: list[Any]) -> None:
     backend = Memory()

@@ -11,11 +11,15 @@ import pytest
 
 import holdfast
 from holdfast.agents import AgentInfo
+from holdfast.agents.lines import Delta
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Get, Query, Row, Scan
-from holdfast.backends.spaces import NODES, OBJECTS
+from holdfast.backends.port import Get, Put, Query, Row, Scan
+from holdfast.backends.spaces import NODES, OBJECTS, STEPS
 from holdfast.backends.wrap import Wrapper
+from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Unsupported
+from holdfast.model.operations import Set
+from holdfast.security.guard import FREELY
 from holdfast.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.state.kit import SECOND, Clock
@@ -137,6 +141,7 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     assert ids(listed(metadata={"tags": {"x"}})) == ["b/2"]
     assert ids(listed(since=START + timedelta(seconds=1))) == ["b/1", "b/2", "d"]
     assert ids(listed(until=START + timedelta(seconds=1))) == ["a", "c%"]
+    assert ids(listed(since=START.astimezone().replace(tzinfo=None) + timedelta(seconds=1))) == ["b/1", "b/2", "d"]
     assert ids(listed(limit=0)) == []
     (last,) = listed(after="c%")
     assert last == AgentInfo(
@@ -188,10 +193,6 @@ def test_a_list_reads_no_states() -> None:
 
 
 def test_a_list_shows_what_is_damaged() -> None:
-    from holdfast.backends.port import Put
-    from holdfast.backends.spaces import STEPS
-    from holdfast.engine.drivers import run
-
     backend = Memory()
     filled(opened(backend), "a", "b")
     (rows,) = run(backend.read([Scan(STEPS, ("", "␞agents:a"))]))
@@ -340,3 +341,73 @@ def test_the_same_for_asyncio() -> None:
         assert len(await store.agents.history("a")) == 1
 
     asyncio.run(main())
+
+
+# What is no agent ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("channel", "value", "what"),
+    [
+        ("status", "asleep", "there is no status 'asleep'"),
+        ("fields", [1], "the fields of the agent is list, and not dict"),
+        ("pending", {"kind": "x", "nonsense": 1}, "what is under way cannot be read"),
+        ("class", None, "the class of the agent is NoneType"),
+    ],
+    ids=["status", "fields", "pending", "class"],
+)
+def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any, what: str) -> None:
+    store = opened(Memory())
+    agent = filled(store, "a")["a"]
+    line, point = agent.keeper.line, agent.keeper.point
+    delta = Delta({channel: Set(store.engine.ground.codec.pack(value))})
+    run(line.save(line.saving("save", delta, point, {}, [], FREELY)))
+    with pytest.raises(holdfast.Corrupt, match=what):
+        store.agents.load("a")
+    assert store.agents.restore("a", on_corrupt="last-good").version == 2
+
+
+def test_a_channel_that_is_missing_is_corrupt_too() -> None:
+    store = opened(Memory())
+    agent = filled(store, "a")["a"]
+    line, point = agent.keeper.line, agent.keeper.point
+    run(line.save(line.saving("save", Delta(removed=["context"]), point, {}, [], FREELY)))
+    with pytest.raises(holdfast.Corrupt, match="the agent has no context"):
+        store.agents.load("a")
+
+
+def test_an_agent_that_is_saved_while_it_is_deleted_is_gone_or_there() -> None:
+    class Meanwhile(Wrapper):
+        def __init__(self) -> None:
+            super().__init__(Memory())
+            self.act: Any = None
+
+        async def apply(self, changes: Any) -> int | None:
+            act, self.act = self.act, None
+            if act is not None:
+                act()
+            return await super().apply(changes)
+
+    backend = Meanwhile()
+    store, other = opened(backend), opened(backend)
+    agent = store.agents.create(Greeter, "a")
+    agent.greet("Ada")
+    backend.act = agent.save
+    other.agents.delete("a")
+    assert not store.agents.exists("a")
+    backend.act = None
+    again = store.agents.create(Greeter, "a")
+    backend.act = lambda: other.agents.delete("a")
+    with pytest.raises(Conflict):
+        again.save()
+    assert not store.agents.exists("a")
+
+
+def test_every_name_can_be_had_from_the_package() -> None:
+    from holdfast import agents
+
+    assert dir(agents) == sorted(agents.__all__)
+    for name in agents.__all__:
+        assert getattr(agents, name) is not None
+    with pytest.raises(AttributeError, match=r"module 'holdfast\.agents' has no attribute 'nonsense'"):
+        agents.nonsense  # noqa: B018

@@ -190,3 +190,57 @@ def test_a_row_that_is_altered_on_the_branch_of_a_fallback_is_found(tmp_path: Pa
     assert len(store.audit_verify().findings) == found + 1
     store.audit_export(tmp_path / "after")
     assert len(check_audit(tmp_path / "after", exported.heads).findings) == found + 1
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_an_agent_is_rolled_back_by_hand_past_damage(backend: Any, live: bool) -> None:
+    written(opened(backend))
+    agent = opened(backend).agents.restore("a")
+    damage(backend, last=2)
+    store = opened(backend)
+    if live:
+        agent.keeper.line.handle.engine.ground.cache.clear()
+        agent.rollback(3)
+    else:
+        store.agents.rollback("a", 3)
+    again = store.agents.restore("a")
+    assert (again.count, list(again.conversation)) == (2, store.agents.messages("a", version=3))
+    assert store.agents.load("a").fields == store.agents.load("a", version=3).fields
+    (row,) = store.agents.transitions("a", limit=1)
+    assert (row.trigger, row.data["version"], bool(row.data["damaged"])) == ("rollback", 3, True)
+    again.greet("more")
+    again.save()
+    again.start()
+    assert store.agents.load("a").fields["count"] == 3
+
+
+def test_what_is_damaged_is_not_gone_back_to(backend: Any) -> None:
+    written(opened(backend))
+    damage(backend, last=2)
+    store = opened(backend)
+    with pytest.raises(Corrupt):
+        store.agents.rollback("a", 5)
+    with pytest.raises(Corrupt):
+        store.agents.load("a")
+
+
+def test_two_who_roll_back_past_damage_at_once(backend: Any) -> None:
+    written(opened(backend))
+    damage(backend)
+    stores = [opened(backend) for _ in range(2)]
+    outcomes: list[str] = []
+
+    def back(store: Store) -> None:
+        try:
+            store.agents.rollback("a", 3)
+            outcomes.append("ok")
+        except Conflict:
+            outcomes.append("conflict")
+
+    threads = [threading.Thread(target=back, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "ok" in outcomes
+    assert opened(backend).agents.load("a").fields["count"] == 2

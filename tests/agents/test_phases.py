@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,9 @@ import pytest
 from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.machine import Machine
 from holdfast.backends.memory import Memory
+from holdfast.backends.port import Batch, Create, Put, Query, Row
+from holdfast.backends.spaces import EVENTS, STEPS
+from holdfast.backends.wrap import Wrapper
 from holdfast.backends.wrap.faults import Fault
 from holdfast.errors import Conflict, HoldfastError, Invalid, Transient, Uncertain, Veto
 from holdfast.hooks import Call
@@ -462,3 +465,53 @@ class Mistaken(PersistentAgent, name="test-mistaken"):
     machine.add("go", "a", "b", action="act")
 
     async def act(self, _: Any) -> None: ...
+
+
+# What it costs ------------------------------------------------------------------------------------------------
+
+
+class Weighed(Wrapper):
+    """A store in memory that weighs what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory())
+        self.reads = 0
+        self.rows = 0
+        self.weight = 0
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        self.reads += 1
+        return await super().read(queries)
+
+    async def apply(self, batch: Batch) -> int | None:
+        steps = [each.row for each in batch if isinstance(each, Create | Put) and each.space in (STEPS, EVENTS)]
+        self.rows += len(steps)
+        self.weight += sum(len(row.body) for row in steps)
+        return await super().apply(batch)
+
+
+def test_the_last_transition_costs_what_the_first_did() -> None:
+    weighed = Weighed()
+    counter = Counter().attach(store_on(weighed), "w")
+    costs = []
+    for _ in range(300):
+        before = (weighed.reads, weighed.rows, weighed.weight)
+        counter.transition("go")
+        counter.transition("back")
+        costs.append(
+            tuple(now - then for now, then in zip((weighed.reads, weighed.rows, weighed.weight), before, strict=True))
+        )
+    reads, rows, weights = zip(*costs[10:], strict=True)
+    assert set(reads) == {0}
+    assert set(rows) == {5}  # three steps, and two rows that tell of transitions
+    assert max(weights) < 1.1 * min(weights)
+
+
+class Counter(PersistentAgent, name="test-counter"):
+    count: int = 1000
+    machine = Machine("a", "b")
+    machine.add("go", "a", "b", action="act")
+    machine.add("back", "b", "a")
+
+    def act(self, _: Any) -> None:
+        self.count += 1

@@ -99,6 +99,53 @@ def test_a_transition_is_taken_back() -> None:
     assert store.verify().findings == []
 
 
+@pytest.mark.parametrize("saves", [1, 300])
+@pytest.mark.parametrize("by", ["start", "hand", "caller"])
+def test_what_was_saved_in_the_middle_is_taken_back_too(by: str, saves: int) -> None:
+    memory = Memory()
+    store = store_on(memory)
+    agent = Saver().attach(store, "w")
+    agent.metadata["team"] = "a"
+    agent.context["k"] = 0
+    agent.start()
+    agent.conversation.append("before")
+    agent.saves = saves
+    agent.what = "crash"
+    with pytest.raises(Crash):
+        agent.transition("work", 1)
+    middle = store.agents.load("w")
+    assert (middle.context, middle.messages, middle.state) == ({"k": 1}, 2, "idle")
+    if by == "caller":
+        agent.what = ""
+        agent.recover()
+        assert agent.status == "running"
+    else:
+        store = store_on(memory)
+        agent = Saver().attach(store, "w")
+        if by == "hand":
+            run(resolve(line_of(store), "back"))
+            assert store.agents.list(metadata={"team": "a"})[0].messages == 1
+        agent.start()
+    assert (agent.context, len(agent.conversation), agent.state) == ({"k": 0}, 1, "idle")
+    assert agent.log == ["start "] * (1 if by == "caller" else 2)
+    assert store.agents.load("w", version=middle.version).context == {"k": 1}
+    agent.what = ""
+    agent.transition("work", 2)
+    assert store_on(memory).agents.load("w").state == "busy"
+
+
+class Saver(Kept, name="test-saver"):
+    log: list[str] = []
+    saves = 1
+
+    def act(self, data: Any) -> None:
+        self.context["k"] = 1
+        self.conversation.append("in the middle")
+        for _ in range(self.saves):
+            self.save()
+        self.step("act", data)
+
+
 @pytest.mark.parametrize("by", ["class", "attach", "transition"])
 def test_a_transition_is_rolled_forward(by: str) -> None:
     memory = Memory()
@@ -264,6 +311,29 @@ def test_a_life_that_was_interrupted(trigger: str, how: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["back", "forward"])
+@pytest.mark.parametrize("trigger", ["start", "pause", "resume", "stop"])
+def test_a_start_that_was_interrupted_after_it_had_recovered(trigger: str, how: Any) -> None:
+    memory = Memory()
+    before = {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]
+    crashed(store_on(memory), *before, trigger=trigger)
+    for _ in range(3):
+        _, agent = fresh(memory, on_incomplete=how)
+        agent.on_start = lambda: vanish()  # type: ignore[method-assign]
+        if (trigger, how) == ("resume", "forward"):
+            agent.on_resume = lambda: vanish()  # type: ignore[method-assign]
+        with pytest.raises(Crash):
+            agent.start()
+    store, agent = fresh(memory, on_incomplete=how)
+    agent.start()
+    assert agent.status == store.agents.load("w").status == "running"
+    assert agent.log == STARTED[trigger, how]
+
+
+def vanish() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("how", ["back", "forward"])
 def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
     memory = Memory()
     crashed(store_on(memory), "start", "pause", trigger="resume")
@@ -292,6 +362,32 @@ def test_a_machine_that_does_not_know_it_any_more() -> None:
 class Changed(Kept, name="test-changed"):
     log: list[str] = []
     machine = Machine("idle")
+
+
+@pytest.mark.parametrize("data", ["left", "right"])
+def test_of_several_ways_to_one_state_it_is_the_one_that_was_begun(data: str) -> None:
+    memory = Memory()
+    agent = Forked().attach(store_on(memory), "w")
+    agent.what = "crash"
+    with pytest.raises(Crash):
+        agent.transition("go", data)
+    again = Forked().attach(store_on(memory), "w")
+    again.start()
+    assert again.log == [f"{data} {data}", "start "]
+    assert again.state == "b"
+
+
+class Forked(Kept, name="test-forked", on_incomplete="forward"):
+    log: list[str] = []
+    machine = Machine("a", "b")
+    machine.add("go", "*", "b", action="right")
+    machine.add("go", "a", "b", guard=lambda _, data: data == "left", action="left")
+
+    def left(self, data: Any) -> None:
+        self.step("left", data)
+
+    def right(self, data: Any) -> None:
+        self.step("right", data)
 
 
 def test_an_object_that_was_restored_is_told_too() -> None:

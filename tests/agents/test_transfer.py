@@ -12,8 +12,10 @@ import pytest
 
 import holdfast
 from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.autosaving import Autosave
+from holdfast.agents.reviving import inert
 from holdfast.agents.specs import registry
-from holdfast.agents.transfer import Offer, inert
+from holdfast.agents.transfer import Offer
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient, Unsupported, Veto
 from holdfast.security.audit import verify
@@ -63,6 +65,14 @@ class AsyncReceiver(AsyncPersistentAgent, name="async-receiver-of-tests"):
     async def on_receive(self, offer: Offer) -> None:
         """Note it."""
         self.told.append(offer.source)
+
+
+class Slow(AsyncPersistentAgent, name="slow-receiver-of-tests"):
+    """For asyncio; it never makes up its mind."""
+
+    async def accepts(self, offer: Offer) -> None:
+        """Wait."""
+        await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -142,6 +152,19 @@ def test_a_receiver_that_refuses_leaves_all_as_it_was(store: holdfast.Store) -> 
     assert store.agents.messages("b") == ["own", 0, 1, 2]
 
 
+@pytest.mark.parametrize("hook", ["offers", "accepts"])
+@pytest.mark.parametrize("said", [False, 0, "", (), None, True, 1, "yes"], ids=repr)
+def test_what_is_false_is_a_no_and_nothing_is_a_yes(store: holdfast.Store, said: Any, hook: str) -> None:
+    giver, receiver = pair(store)
+    setattr(giver if hook == "offers" else receiver, hook, lambda offer: said)
+    if said or said is None:
+        giver.transfer(receiver)
+        return
+    with pytest.raises(Denied, match="it said no"):
+        giver.transfer(receiver)
+    assert list(giver.conversation) == [0, 1, 2]
+
+
 def test_a_refusal_may_be_an_error_of_ours(store: holdfast.Store) -> None:
     giver, receiver = pair(store)
 
@@ -151,6 +174,36 @@ def test_a_refusal_may_be_an_error_of_ours(store: holdfast.Store) -> None:
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
     with pytest.raises(Denied, match="agent 'b' does not accept it: the desk is closed"):
         giver.transfer(receiver)
+
+
+def test_a_receiver_that_cannot_say_does_not_refuse(store: holdfast.Store) -> None:
+    giver, receiver = pair(store)
+
+    def accepts(offer: Offer) -> bool:
+        raise Transient("its calendar does not answer")
+
+    receiver.accepts = accepts  # type: ignore[method-assign,assignment]
+    with pytest.raises(Transient):
+        giver.transfer(receiver)
+    assert [each.phase for each in store.agents.transfers("a")] == ["undone"]
+    assert (list(giver.conversation), giver.keeper.data.pending) == ([0, 1, 2], None)
+
+
+def test_a_receiver_that_refuses_while_another_saves_the_giver(store: holdfast.Store) -> None:
+    giver, receiver = pair(store)
+
+    def accepts(offer: Offer) -> bool:
+        other = store.agents.restore("a")
+        other.conversation.append("other")
+        other.save()
+        return False
+
+    receiver.accepts = accepts  # type: ignore[method-assign,assignment]
+    with pytest.raises(Denied):
+        giver.transfer(receiver)
+    record = store.agents.load("a")
+    assert (record.pending, store.agents.messages("a")) == (None, [0, 1, 2, "other"])
+    assert [each.phase for each in store.agents.transfers("a")] == ["refused"]
 
 
 def test_a_hook_may_forbid_it(store: holdfast.Store) -> None:
@@ -238,8 +291,14 @@ def test_what_is_added_while_the_receiver_thinks_goes_over_too(store: holdfast.S
     assert list(giver.conversation) == []
 
 
-def test_what_is_added_while_it_is_handed_over_stays(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write_through", [False, True], ids=["saved", "write-through"])
+def test_what_is_added_while_it_is_handed_over_stays(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch, write_through: bool
+) -> None:
     giver, receiver = pair(store)
+    if write_through:
+        giver.attach(store, "a", autosave=Autosave(write_through=True))
+        receiver.attach(store, "b", autosave=Autosave(write_through=True))
     giver.save()
     sent = giver.keeper.sent
 
@@ -315,6 +374,8 @@ def test_wrong_use(store: holdfast.Store) -> None:
         giver.transfer(Receiver().attach(other, "c"))
     assert store.agents.exists("a") is False
     giver.transfer(receiver)
+    with pytest.raises(Invalid, match="hands nothing to itself"):
+        store.agents.restore("a").transfer("a")
 
 
 def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
@@ -326,6 +387,18 @@ def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
     assert told["b"] == [(second.id, "given", 4), (first.id, "acknowledged", 3)]
     assert [each.id for each in store.agents.transfers("a", limit=1)] == [second.id]
     assert run(verify(store._handle.engine, store.tenant)).ok
+
+
+def test_transfers_are_found_among_many_other_rows(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.agents.transfers._PAGE", 2)
+    giver, receiver = pair(store)
+    done = [giver.transfer(receiver)]
+    for _ in range(5):
+        giver.save()
+    done.append(giver.transfer(receiver))
+    assert [each.id for each in store.agents.transfers("a")] == [done[1].id, done[0].id]
+    assert [each.id for each in store.agents.transfers("a", limit=1)] == [done[1].id]
+    assert store.agents.transfers("a", limit=0) == []
 
 
 def test_a_class_that_is_not_known_can_be_handed_to_by_hand_only(store: holdfast.Store) -> None:
@@ -561,6 +634,13 @@ def test_the_same_for_asyncio() -> None:
             await store.agents.transfer("b", "a")
             assert await store.agents.messages("a") == [0, 1, 2]
             assert [each.phase for each in await store.agents.transfers("a")] == ["acknowledged", "given", "refused"]
+            thinking = asyncio.create_task((await store.agents.restore("a")).transfer(Slow().attach(store, "s")))
+            while (await store.agents.load("a")).pending is None:
+                await asyncio.sleep(0)
+            thinking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await thinking
+            assert (await store.agents.load("a")).pending is None
             several = [AsyncReceiver().attach(store, f"r{number}") for number in range(3)]
             giver = await store.agents.restore("a")
             done = await asyncio.gather(*(giver.transfer(each) for each in several), return_exceptions=True)

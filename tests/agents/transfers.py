@@ -75,6 +75,35 @@ def unanswered(store: holdfast.Store, at: int, *, done: bool) -> Iterator[None]:
         del backend.apply
 
 
+@contextmanager
+def interrupted(store: holdfast.Store, at: int, error: BaseException, *, when: str) -> Iterator[None]:
+    """Have an error come in one of the commits of a block: `before` it is made, `after`, or while it is still to be
+    made, `late`, before the next one."""
+    backend: Any = store._handle.engine.ground.backend
+    apply = backend.apply
+    count = 0
+    late: list[Sequence[Any]] = []
+
+    async def broken(changes: Sequence[Any]) -> Any:
+        nonlocal count
+        count += 1
+        while late:
+            await apply(late.pop())
+        if count != at + 1:
+            return await apply(changes)
+        if when == "after":
+            await apply(changes)
+        elif when == "late":
+            late.append(changes)
+        raise error
+
+    backend.apply = broken
+    try:
+        yield
+    finally:
+        del backend.apply
+
+
 class Porter(PersistentAgent, name="porter-of-tests"):
     """Hands over and takes over, and may end while it does."""
 

@@ -82,7 +82,8 @@ def potters(url: str) -> Iterator[holdfast.Store]:
 
 def test_agents_are_listed(hf: Hf, potters: holdfast.Store) -> None:
     listed = hf("agent").lines
-    assert listed[0].split() == ["AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "METADATA"]
+    heads = ["AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "PENDING", "METADATA"]
+    assert listed[0].split() == heads
     assert listed[1].split()[:4] == ["anna", "cli-potter", "stopped", "idle"]
     assert listed[1].endswith('{"guild":"clay"}')
     assert listed[2].split()[:4] == ["ben", "cli-potter", "running", "firing"]
@@ -93,6 +94,8 @@ def test_agents_are_listed(hf: Hf, potters: holdfast.Store) -> None:
     assert ids() == ["anna", "ben"]
     assert ids("--class", "cli-potter", "--status", "running") == ["ben"]
     assert ids("--state", "idle") == ["anna"]
+    assert ids("--pending") == ["ben"]
+    assert "transition fire" in listed[2]
     assert ids("--meta", "guild=clay") == ["anna"]
     assert ids("--after", "anna") == ["ben"]
     assert ids("-n", "1") == ["anna"]
@@ -246,6 +249,7 @@ def test_what_is_half_done_is_resolved(hf: Hf, potters: holdfast.Store, way: str
     assert ("Its action was not run" in done.err) is (way == "forward")
     record = potters.agents.load("ben")
     assert (record.pending, record.state, record.fields["pots"]) == (None, state, 0)
+    assert hf("agent", "list", "--pending", "--json").records == []
     again = hf("agent", "resolve", "ben", f"--{way}")
     assert (again.code, again.err) == (0, "Nothing of ben is half-done.\n")
 
@@ -303,6 +307,7 @@ def test_a_rollback(hf: Hf, potters: holdfast.Store) -> None:
     done = hf("agent", "rollback", "anna", "1", "--yes")
     assert done.err == f"anna is what it was at 1, as its version {before + 1}.\n"
     assert potters.agents.load("anna").fields == {"pots": 0}
+    assert hf("agent", "list", "--prefix", "anna", "--json").records[0]["version"] == before + 1
     (record,) = hf("agent", "rollback", "anna", "cooling", "--yes", "--json").records
     assert (record["version"], potters.agents.load("anna").state) == (before + 2, "cooling")
     assert hf("agent", "rollback", "ben", "1", "--yes").code == 4  # something of it is half-done

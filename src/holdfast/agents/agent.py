@@ -7,8 +7,10 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, Unpack
 
 from holdfast.agents.autosaving import Changing
+from holdfast.agents.blocks import AsyncBlock, Block
 from holdfast.agents.conversation import AsyncConversation, Conversation
-from holdfast.agents.keeper import AgentData, Keeper
+from holdfast.agents.data import AgentData
+from holdfast.agents.keeper import Keeper
 from holdfast.agents.lines import AgentLine
 from holdfast.agents.machine import Machine, OnIncomplete
 from holdfast.agents.metrics import AgentMetrics
@@ -178,7 +180,9 @@ class AgentOperations:
 
     @operation
     async def recover(self, how: OnIncomplete | None = None) -> list[Recovery]:
-        """Resolve what was interrupted: as `on_incomplete` says, or as the caller does."""
+        """Resolve what was interrupted: as `on_incomplete` says, or as the caller does. Of a transition or a change of
+        status, what was changed since it began and is not saved is gone: its action was not finished. Where nothing
+        was interrupted, or a transfer, all stays."""
         return await self.keeper.phases.recover(how)
 
     @operation
@@ -194,10 +198,11 @@ class AgentOperations:
     ) -> Transfer:
         """Hand the conversation and the context to another agent: one that is alive here, or the one that has an id.
 
-        The messages come after those that the other has. Of its context, entries of the same name are replaced; those of
-        `context` are given besides one's own. What the other's author wrote as `accepts(offer)` may refuse, and one's
-        own `offers(offer)`: that raises `Denied`, code `transfer-refused`, and all stays where it was. With `accept`,
-        the other is not asked. It is told by `on_receive(offer)`.
+        The messages come after those that the other has. Of its context, entries of the same name are replaced; those
+        of `context` are given besides one's own. What the other's author wrote as `accepts(offer)` may refuse, and
+        one's own `offers(offer)`, by an error, or by something false other than None: that raises `Denied`, code
+        `transfer-refused`, and all stays where it was. With `accept`, the other is not asked. It is told by
+        `on_receive(offer)`.
         """
         return await transfer(self.keeper, receiver_of(to), context=context, reason=reason, accept=accept)
 
@@ -290,8 +295,14 @@ class _Base(AgentOperations):
     def handle_recovery(self, recovery: Any) -> Any:
         """Told at a start what had happened since the last one, if that did not end as it should. Override it."""
 
+    def __repr__(self) -> str:
+        name, keeper = type(self).__name__, self._keeper
+        if keeper is None:
+            return f"<{name}, not attached>"
+        return f"<{name} {keeper.line.id!r}: {keeper.data.status}, version {keeper.version}>"
 
-class PersistentAgent(Sync, _Base, abstract=True):
+
+class PersistentAgent(Sync, Block, _Base, abstract=True):
     """A plain agent that survives::
 
     class Greeter(PersistentAgent, name="greeter"):
@@ -301,14 +312,14 @@ class PersistentAgent(Sync, _Base, abstract=True):
             self.greeted.append(name)
             self.conversation.append({"role": "assistant", "content": f"{self.configuration['greeting']}, {name}"})
 
-    agent = Greeter(greeting="Hello").attach(store, "greeter-1")
-    agent.start()
-    agent.greet("Ada")
-    agent.stop()
+    with Greeter(greeting="Hello").attach(store, "greeter-1") as agent:
+        agent.greet("Ada")
+
+    The block starts it and stops it, as `start()` and `stop()` do; an error that ends the block is a `fail(error)`.
     """
 
 
-class AsyncPersistentAgent(Async, _Base, abstract=True):
+class AsyncPersistentAgent(Async, AsyncBlock, _Base, abstract=True):
     """The same for asyncio: operations are awaited, and hooks and actions may be coroutine functions."""
 
 

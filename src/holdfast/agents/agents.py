@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any, Literal, Unpack
 
@@ -21,16 +21,17 @@ from holdfast.agents.metrics import StoreMetrics
 from holdfast.agents.record import AgentRecord, Status
 from holdfast.agents.recovery import Recovery
 from holdfast.agents.recovery import resolve as resolved
+from holdfast.agents.reviving import revived
 from holdfast.agents.saver import Saver
 from holdfast.agents.settings import Policies
 from holdfast.agents.specs import Spec, registry
-from holdfast.agents.transfer import Transfer, revived, transfer
+from holdfast.agents.transfer import Transfer, transfer
 from holdfast.agents.transfers import transfers
 from holdfast.backends.port import Change, Expect
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.records import Point
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Conflict, Corrupt, Invalid
 from holdfast.history import comparing
 from holdfast.history.changes import Diff
 from holdfast.hooks.features import calling
@@ -53,17 +54,37 @@ class AgentsOperations:
         """Make a new agent, and save it. `kind` is its class, or the name under which that is registered.
 
         Returns the agent; of a class that inherits nothing, the `Kept` that it is worked with. `Conflict` if there is
-        an agent of this id.
+        an agent of this id. After `Uncertain`, the same call made again by this program goes on with what it began.
         """
         line = AgentLine(self._handle, id)
         await line.allow("write")
         spec = registry.of(kind)
+        unsure, asked = Saver.of(self._handle.engine).creations, self._handle.codec.pack(configuration)
+        place = (type(self), line.line, self._handle.guard.actor, spec.name, asked)
+        begun = unsure.pop(place, None)
+        if begun is not None and await self._made(begun, place):
+            return begun
         if await line.newest() is not None:
             raise exists(line)
         agent = self._attached(spec.made(configuration, line.where), id, spec, dict(configuration), {})
-        keeper: Keeper = agent.keeper
-        await keeper.commit("create", [keeper.event("agent", "create")], hook="agent.create")
+        try:
+            await self._made(agent, place)
+        except Conflict as error:
+            raise exists(line) from error  # another was first
         return agent
+
+    async def _made(self, agent: AgentOperations, place: Hashable) -> bool:
+        """Save a new agent; or make sure of that, if it is not known whether it was saved. Returns whether it is."""
+        keeper = agent.keeper
+        try:
+            if keeper.doubtful is None:
+                await keeper.commit("create", [keeper.event("agent", "create")], hook="agent.create")
+                return True
+            async with keeper.turns.turn():
+                return await keeper.settle()
+        finally:
+            if keeper.doubtful is not None:
+                Saver.of(self._handle.engine).creations[place] = agent
 
     def attach(
         self,
@@ -80,6 +101,8 @@ class AgentsOperations:
         class of agents it is, where a function made it; `configuration` what it was made with, where its attributes do
         not tell.
         """
+        if isinstance(agent, AgentOperations) and not isinstance(agent, PersistentAgent | AsyncPersistentAgent):
+            raise Invalid("this is kept already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
         given = None if configuration is None else dict(arguments.mapping(configuration, "configuration"))
         return self._attached(agent, id, spec, given, policies)
@@ -88,9 +111,7 @@ class AgentsOperations:
         self, agent: Any, id: str, spec: Spec, configuration: dict[str, Any] | None, policies: Mapping[str, Any]
     ) -> Any:
         check_kind(agent, self)
-        if isinstance(agent, AgentOperations):
-            if not isinstance(agent, PersistentAgent | AsyncPersistentAgent):
-                raise Invalid("this is kept already", where=f"agent {agent.id!r}", hint="Attach the object itself")
+        if isinstance(agent, PersistentAgent | AsyncPersistentAgent):
             if configuration is not None and not agent.configuration:
                 agent.configuration.update(configuration)
             return agent.attach(self, id, **policies)
@@ -139,10 +160,9 @@ class AgentsOperations:
         try:
             record = await line.record(newest)
         except Corrupt as error:
-            spec = registry.get(str(listing.said_by(newest).get("class", "")))
-            if spec.settings.changed(policies).on_corrupt != "last-good":
-                raise
             record = (await last_good(line, newest, error)).record
+            if registry.get(record.kind).settings.changed(policies).on_corrupt != "last-good":
+                raise
         return record, registry.get(record.kind)
 
     # Records --------------------------------------------------------------------------------------------------
@@ -329,6 +349,7 @@ class AgentsOperations:
         status: Status | None = None,
         state: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        pending: bool | None = None,
         prefix: str = "",
         since: datetime | None = None,
         until: datetime | None = None,
@@ -336,10 +357,12 @@ class AgentsOperations:
         limit: int = 100,
     ) -> list[AgentInfo]:
         """A page of agents in order of their ids: those of a class, of a status, in a state of their machine, with
-        these entries in their metadata, those whose ids start with a prefix, those that were saved last since a time
-        and before another, those after another. No states are read. An identity is shown those that it may read."""
+        these entries in their metadata, those of which something is half-done (`pending`), or nothing, those whose ids
+        start with a prefix, those that were saved last since a time and before another, those after another. No states
+        are read. An identity is shown those that it may read."""
         name = kind if kind is None or isinstance(kind, str) else registry.of(kind).name
-        wanted = Wanted(name, status, state, arguments.mapping(metadata or {}, "metadata"), since, until)
+        first, last = (None if each is None else arguments.moment(each) for each in (since, until))
+        wanted = Wanted(name, status, state, arguments.mapping(metadata or {}, "metadata"), first, last, pending)
         return await listing.agents(self._handle, wanted, prefix, after, arguments.count(limit, "limit"))
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, get_ident
 from types import TracebackType
@@ -19,8 +21,10 @@ from holdfast.errors import Config, Conflict, Invalid, Transient, Unavailable, U
 from holdfast.hooks.breaker import Breaker
 
 if TYPE_CHECKING:
-    from holdfast.agents.keeper import Keeper, Taken
-    from holdfast.agents.saver import Lane, Saver
+    from holdfast.agents.data import Taken
+    from holdfast.agents.keeper import Keeper
+    from holdfast.agents.lanes import Lane
+    from holdfast.agents.saver import Saver
 
 _PATIENCE = 5
 """How often in a row a state that changes while it is taken is tried again soon; then it has failed."""
@@ -301,6 +305,20 @@ def _changed_meanwhile(error: BaseException) -> bool:
     """Whether something was changed by another thread while it was read."""
     cause: Any = error.__context__ if isinstance(error, Invalid) else error
     return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError | NotImplementedError)
+
+
+@contextmanager
+def undisturbed(keeper: Keeper) -> Iterator[None]:
+    """Nothing of an agent is saved in the background during this block."""
+    with keeper.lock:
+        keeper.held += 1
+    try:
+        yield
+    finally:
+        with keeper.lock:
+            keeper.held -= 1
+        if not keeper.held and keeper.watch is not None:
+            keeper.watch.freed()
 
 
 class Changing:

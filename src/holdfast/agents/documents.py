@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import arguments
 from holdfast.agents.lines import AgentLine, Delta
-from holdfast.agents.record import CONVERSATION, AgentRecord, record_of
+from holdfast.agents.record import CONVERSATION, AgentRecord, Standing, record_of
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.ids import new_id
 from holdfast.engine.records import Point
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unsupported
 from holdfast.hooks.features import calling
 from holdfast.model.operations import Set
-from holdfast.model.packed import flatten, pack_state, unpack_name, unpack_state
+from holdfast.model.packed import flatten, pack_name, pack_state, unpack_name, unpack_state
 from holdfast.security import tracing
 from holdfast.security.events import Event
 
@@ -53,6 +54,7 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
         record = record_of(line.id, state, 1, now, "", {})
     except (HoldfastError, TypeError) as error:
         raise Invalid(f"this is no state of an agent: {error}", where=where) from None
+    standing = Standing(record.status, record.state, record.pending)
     permit = await line.allow("write")
     if await line.newest() is not None:
         raise exists(line)
@@ -66,12 +68,14 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
         trace=tracing.traced(),
         metadata={"class": record.kind, "status": record.status, "state": record.state},
     )
-    packed = pack_state(codec, {**state, **dict(call.value)})
+    given = arguments.mapping(call.value, "state of the agent, as a hook left it")
+    parts = {name: arguments.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it") for name in _SHOWN}
+    packed = pack_state(codec, state | parts)
     delta = Delta(
         {unpack_name(name): Set(flatten(value)) for name, value in packed.items()},
         messages=codec.pack_items(messages),
     )
-    about = {"class": record.kind, "status": record.status, "state": record.state, "messages": len(messages)}
+    about = line.about(record.kind, standing, len(messages), packed[pack_name("metadata")])
     events = [Event("agent", line.handle.guard.actor, "import", line.id), *call.events]
     saving = line.saving("import", delta, None, about, events, permit, new_id(line.handle.now()))
     try:

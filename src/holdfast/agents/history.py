@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from holdfast.agents.fallback import read_whole
 from holdfast.agents.lines import AgentLine, Delta
 from holdfast.agents.machine import Machine
 from holdfast.agents.phases import incomplete
-from holdfast.agents.record import PENDING
+from holdfast.agents.record import PENDING, AgentRecord, Standing
 from holdfast.backends.port import Row, Scan
 from holdfast.backends.spaces import EVENTS
 from holdfast.checkpoints import to_datetime
+from holdfast.engine.ids import new_id
 from holdfast.engine.records import Point, open_event
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.model.packed import pack_name, pack_state
 from holdfast.security.events import Event
+from holdfast.security.guard import Permit
 
 ROLLBACK = "rollback"
 """The trigger of a rollback, in the rows of transitions."""
@@ -276,31 +280,70 @@ async def rollback(
 
     Its life goes on: the status stays. What is half-done has to be resolved before, and what was half-done then is not
     begun again. `fits` is asked about the state and the fields before anything is saved. If another one follows what is
-    given as the newest step, `Conflict` is raised.
+    given as the newest step, `Conflict` is raised. If the newest is damaged, it is passed over: the new step goes on
+    from the one that is gone back to, and the status is that of then.
     """
     permit = await line.allow("write")
     newest = newest or await line.point()
-    now = await line.record(newest)
-    where = f"agent {line.id!r}"
-    if now.pending is not None:
-        raise incomplete(now.pending, where, "Have it resolved first")
+    now: AgentRecord | None = None
+    with suppress(Corrupt):
+        now = await read_whole(line, newest)
+    if now is not None and now.pending is not None:
+        raise incomplete(now.pending, line.where, "Have it resolved first")
     point, state = await _point(line, to)
     old = await line.record(point)
     state = state or old.state
     if fits is not None:
         fits(state, old.fields)
-    codec = line.handle.codec
-    values = dict(await line.handle.engine.states.values(line.line, point))
+    went: dict[str, Any] = {"version": old.version, "checkpoint": point.id}
+    went |= {"damaged": newest.id} if now is None else {}
+    source, status = ("", old.status) if now is None else (now.state, now.status)
+    detail = line.handle.codec.pack({"from": source, "to": state, "data": went})
+    event = Event("transition", line.handle.guard.actor, ROLLBACK, f"{source} → {state}", detail=detail)
+    standing = Standing(status, state)
+    return await become(line, point, newest, standing, ROLLBACK, [event], permit, passing=now is None)
+
+
+async def become(
+    line: AgentLine,
+    old: Point,
+    newest: Point,
+    standing: Standing,
+    kind: str,
+    events: Sequence[Event],
+    permit: Permit,
+    *,
+    passing: bool = False,
+) -> Point:
+    """Append a step whose channels are those of an older one, but for where the agent stands. It follows the newest; or,
+    if that is to be passed over, the older one."""
+    record = await line.record(old)
+    values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)
-    values |= pack_state(codec, {"status": now.status, "state": state})
-    about = {"class": old.kind, "status": now.status, "state": state}
-    went = {"version": old.version, "checkpoint": point.id}
-    detail = codec.pack({"from": now.state, "to": state, "data": went})
-    actor = line.handle.guard.actor
-    event = Event("transition", actor, ROLLBACK, f"{now.state} → {state}", detail=detail)
-    saving = line.saving(ROLLBACK, Delta(), newest, about, [event], permit)
+    values |= pack_state(line.handle.codec, {"status": standing.status, "state": standing.state})
+    parent, passed, id = (old, newest, new_id(line.handle.now(), newest.id)) if passing else (newest, None, "")
+    saving = line.saving(kind, Delta(), parent, notes(line, record, standing), events, permit, id, passed)
     (made,) = await line.save(replace(saving, state=values))
     return made
+
+
+def notes(line: AgentLine, record: AgentRecord, standing: Standing) -> dict[str, Any]:
+    """What a step says of an agent that is as a record says, but stands elsewhere, in the middle of nothing."""
+    standing = standing._replace(pending=None)
+    return line.about(record.kind, standing, record.messages, line.handle.codec.pack(dict(record.metadata)))
+
+
+async def beginning(line: AgentLine, newest: Point, kind: str) -> Point:
+    """The last step of a kind, of those before the newest on its branch; the newest, if there is none."""
+    last = newest
+    while True:
+        points = await line.handle.engine.lines.run_up(line.line, last, _PAGE)
+        for point in points:
+            if point.kind == kind:
+                return point
+        if len(points) < _PAGE:
+            return newest
+        last = last._replace(seq=points[-1].seq - 1)
 
 
 async def _point(line: AgentLine, to: str | int) -> tuple[Point, str]:

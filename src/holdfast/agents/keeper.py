@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast import arguments
 from holdfast.agents.autosaving import Tally, Watch
+from holdfast.agents.data import AgentData, Attempt, Taken
 from holdfast.agents.fallback import fall_back
-from holdfast.agents.lines import LARGE, AgentLine, Delta
-from holdfast.agents.messages import Messages, Said
+from holdfast.agents.lines import AgentLine, Delta
+from holdfast.agents.messages import Said
 from holdfast.agents.metrics import AgentMetrics, Figures
 from holdfast.agents.phases import Phases
-from holdfast.agents.record import PENDING, AgentRecord, Pending, Standing, Status
+from holdfast.agents.record import PENDING, AgentRecord, Pending, Standing
 from holdfast.agents.resolving import Sides, resolved
-from holdfast.agents.saver import STATES, Saver
+from holdfast.agents.saver import Saver, metrics_of
 from holdfast.agents.settings import Settings
 from holdfast.agents.specs import Spec
 from holdfast.agents.turns import Turns
 from holdfast.backends.waiting import Pause, run
 from holdfast.checkpoints import to_datetime
-from holdfast.engine.append import Saving
 from holdfast.engine.chance import chance
 from holdfast.engine.ids import new_id
 from holdfast.engine.records import Point
@@ -37,7 +37,7 @@ from holdfast.hooks.features import Calling, calling
 from holdfast.model.diff import diff
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import Set
-from holdfast.model.packed import Packed, flatten, pack_name, pack_state, unpack, unpack_name, unpack_state
+from holdfast.model.packed import Packed, flatten, pack_name, pack_state, unpack_name, unpack_state
 from holdfast.security import tracing
 from holdfast.security.events import Event
 from holdfast.security.guard import Permit
@@ -47,59 +47,10 @@ _ATTEMPTS = 1000
 
 _LONGEST_PAUSE = 0.05
 
-_METADATA, _EMPTY = pack_name("metadata"), b"\x80"
-
-_SHOWN = 4096
-"""How many bytes of an agent's metadata are shown with each step, for lists: more is read when it is asked for."""
+_METADATA = pack_name("metadata")
 
 _DICTS = ("configuration", "context", "tools", "workflow", "metadata")
 """What an agent carries that are dicts."""
-
-
-@dataclass(slots=True)
-class AgentData:
-    """What an agent carries besides its own fields."""
-
-    configuration: dict[str, Any] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)
-    tools: dict[str, Any] = field(default_factory=dict)
-    workflow: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    conversation: Messages = field(default_factory=Messages)
-    status: Status = "created"
-    state: str = ""
-    created: datetime | None = None
-    pending: Pending | None = None
-    carried: dict[str, Any] = field(default_factory=dict)
-    """Fields that were saved, and that the class does not declare any more. They stay with it."""
-
-    @property
-    def standing(self) -> Standing:
-        """Where the agent is."""
-        return Standing(self.status, self.state, self.pending)
-
-    @standing.setter
-    def standing(self, standing: Standing) -> None:
-        self.status, self.state, self.pending = standing
-
-
-class Taken(NamedTuple):
-    """An agent's state at one moment: what is to be saved of it, and what that makes of what was saved."""
-
-    delta: Delta
-    packed: dict[bytes, Packed]
-    said: Said
-    standing: Standing
-    mark: int = 0
-    """How many changes were counted when it was taken."""
-
-
-class Attempt(NamedTuple):
-    """A step that is about to be made, or of which it is not known whether it was."""
-
-    saving: Saving
-    taken: Taken
-    events: Sequence[Event] = ()
 
 
 class Keeper:
@@ -161,30 +112,9 @@ class Keeper:
                 with suppress(HoldfastError):  # it is told of by `error`, and by the next save of the program
                     run(self.save(if_changed=True))
 
-    @contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Nothing is saved in the background during this block."""
-        with self.lock:
-            self.held += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.held -= 1
-            if not self.held and self.watch is not None:
-                self.watch.freed()
-
     def metrics(self) -> AgentMetrics:
         """How saving goes."""
-        counts, buckets = self.figures.shown()
-        watch, error = self.watch, self.error
-        about = "" if error is None else f"{type(error).__name__}: {error}"
-        if watch is None:
-            return AgentMetrics(self.line.id, self.version, counts, buckets, 0, 0.0, "closed", False, about)
-        counts.changes += watch.unsaved
-        state, goes_on = STATES[watch.breaker.state], watch.halted is None
-        standing = (watch.unsaved, watch.oldest, state, goes_on)
-        return AgentMetrics(self.line.id, self.version, counts, buckets, *standing, about)
+        return metrics_of(self)
 
     def renew_locks(self) -> None:
         """For a forked child."""
@@ -297,7 +227,7 @@ class Keeper:
                 if standing is not None:
                     self._stand(standing)
                 try:
-                    return await self._committed(kind, events, hook, if_changed, background)
+                    return await self._committed(kind, events, hook, if_changed, background, moves=standing is not None)
                 except BaseException:
                     if standing is not None:
                         self._stand(before)
@@ -308,7 +238,7 @@ class Keeper:
             self.data.standing = standing
 
     async def _committed(
-        self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool
+        self, kind: str, events: Sequence[Event], hook: str, if_changed: bool, background: bool, *, moves: bool
     ) -> Point:
         permit = await self.line.allow("write")
         before = await self.asked(hook)
@@ -325,6 +255,8 @@ class Keeper:
             try:
                 (point,) = await self.sent(self.attempt(kind, taken, told, permit))
             except Conflict as conflict:
+                if not moves and await self.settle():
+                    continue  # it was one's own step, which came only now
                 if background and self.watch is not None and self.watch.sync:
                     raise  # what the agent does just now, in its own thread, would be lost
                 await self._resolve(conflict)
@@ -339,14 +271,8 @@ class Keeper:
         self, kind: str, taken: Taken, events: Sequence[Event], permit: Permit, instead_of: Point | None = None
     ) -> Attempt:
         """A step, with an id of its own: it can be tried again without being made twice."""
-        status, state, _ = taken.standing
-        about: dict[str, Any] = {"class": self.spec.name, "status": status, "state": state}
-        about |= {"messages": taken.said.length} if taken.said.length else {}
         line, parent = self.line, self.point
-        metadata = taken.packed[_METADATA]
-        if metadata not in ({}, _EMPTY):
-            size = len(flatten(metadata))
-            about |= {"metadata": unpack(line.handle.codec, metadata)} if size <= _SHOWN else {LARGE: True}
+        about = line.about(self.spec.name, taken.standing, taken.said.length, taken.packed[_METADATA])
         after = max("" if parent is None else parent.id, "" if instead_of is None else instead_of.id)
         id = new_id(line.handle.now(), after)
         return Attempt(line.saving(kind, taken.delta, parent, about, events, permit, id, instead_of), taken, events)
@@ -377,12 +303,26 @@ class Keeper:
         attempt = self.doubtful
         if attempt is None:
             return False
+        if attempt.redo is not None:
+            return await self._settle_shared(attempt, attempt.redo)
         try:
             await self.sent(attempt)
         except Conflict:
             self.doubtful = None  # another was first
             return False
         self._stand(attempt.taken.standing)
+        return True
+
+    async def _settle_shared(self, attempt: Attempt, redo: Callable[[], bool]) -> bool:
+        """The same for a step that was to be made together with another agent's. It is not tried again: if it is not
+        there, whatever is saved next takes its place, or finds that it came after all."""
+        newest = await self.line.newest()
+        if newest is None or newest.id != attempt.saving.id:
+            return False
+        self.doubtful = None
+        if not redo():
+            return False
+        self.saved(attempt, newest)
         return True
 
     async def _resolve(self, conflict: Conflict) -> None:
@@ -394,6 +334,7 @@ class Keeper:
         await line.allow("read")
         theirs = await line.channels(newest)
         record = await line.record(newest, theirs)
+        self._check_class(record)
         with self.lock:
             said = self.data.conversation.unsaved()
             sides = Sides(self._sent, self._packed(said), theirs)
@@ -464,6 +405,7 @@ class Keeper:
         await line.allow("read")
         values = await line.channels(point)
         record = await line.record(point, values)
+        self._check_class(record)
         fields = self.spec.upgraded(record.fields, record.schema, self.where)
         self.validate(fields, record.state)
         state = {**unpack_state(line.handle.codec, values), "fields": fields}
@@ -475,6 +417,15 @@ class Keeper:
                 self.watch.loaded()
         await line.handle.guard.saw(line.scope, ())
         return replace(record, fields=fields)
+
+    def _check_class(self, record: AgentRecord) -> None:
+        """No object takes on what an agent of another class has saved: it would be lost with the next step."""
+        if record.kind != self.spec.name:
+            raise Invalid(
+                f"the agent that is kept is of the class {record.kind!r}, and this one is of {self.spec.name!r}",
+                where=self.where,
+                hint="Use another id; if the class was renamed, declare it under the name that it had",
+            )
 
     async def reload(self) -> AgentRecord | None:
         """Take on what was saved last, if anything was. Where that is damaged, it is as was agreed: an error, or the

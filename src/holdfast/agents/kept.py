@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from holdfast.agents.agent import AgentOperations
-from holdfast.agents.keeper import AgentData, Keeper
+from holdfast.agents.blocks import AsyncBlock, Block
+from holdfast.agents.data import AgentData
+from holdfast.agents.keeper import Keeper
 from holdfast.agents.lines import AgentLine
 from holdfast.agents.settings import Settings
 from holdfast.agents.specs import Spec
@@ -42,7 +44,7 @@ class KeptOperations(AgentOperations, Generic[T]):
             raise Invalid("on_attach is a plain function that returns nothing", where=self.keeper.where)
 
 
-class Kept(Sync, KeptOperations[T]):
+class Kept(Sync, Block, KeptOperations[T]):
     """A plain object that is kept in a `Store`::
 
     kept = store.agents.attach(Plain(), "plain-1")
@@ -52,5 +54,5 @@ class Kept(Sync, KeptOperations[T]):
     """
 
 
-class AsyncKept(Async, KeptOperations[T]):
+class AsyncKept(Async, AsyncBlock, KeptOperations[T]):
     """The same for asyncio: operations are awaited, and hooks and actions may be coroutine functions."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast import arguments
-from holdfast.agents.record import CONVERSATION, AgentRecord, record_of
+from holdfast.agents.record import CONVERSATION, AgentRecord, Standing, record_of
 from holdfast.agents.resolving import HINT
 from holdfast.backends.port import Change, Expect
 from holdfast.backends.spaces import STEPS
@@ -26,7 +26,7 @@ from holdfast.engine.states import Held
 from holdfast.errors import Conflict, NotFound
 from holdfast.history.revisions import resolve
 from holdfast.model.operations import EditList, EditMap, Keep, Operation, Set
-from holdfast.model.packed import Packed, flatten, pack_name, unpack_state
+from holdfast.model.packed import Packed, flatten, pack_name, unpack, unpack_state
 from holdfast.model.scopes import Scope
 from holdfast.security import tracing
 from holdfast.security.events import DIGEST, Event, digest, rows
@@ -38,6 +38,11 @@ PREFIX = AGENTS
 
 LARGE = "large"
 """Where a step says that the agent's metadata is too large to be shown with it."""
+
+_SHOWN = 4096
+"""How many bytes of an agent's metadata are shown with each step, for lists: more is read when it is asked for."""
+
+_EMPTY = ({}, b"\x80")
 
 
 @dataclass(slots=True)
@@ -102,13 +107,22 @@ class AgentLine:
             )
         lines = self.handle.engine.lines
         layout = Layout(await lines.branches(self.line))
-        return await lines.find(self.line, layout.along(newest.branch, version - 1))
+        try:
+            return await lines.find(self.line, layout.along(newest.branch, version - 1))
+        except NotFound as error:
+            raise self._not_there(f"version {version} of the agent is not there any more") from error
 
     async def at(self, at: str | datetime) -> Point:
         """The last step by a time, or the one that a revision names, such as the id of a step. Raises `NotFound`."""
         await self.point()
         text = at if isinstance(at, str) else f"HEAD@{{{arguments.moment(at).isoformat()}}}"
-        return await resolve(self.handle.engine, self.line, text)
+        try:
+            return await resolve(self.handle.engine, self.line, text)
+        except NotFound as error:
+            raise self._not_there(f"the agent has no step {text!r}"[:200]) from error
+
+    def _not_there(self, what: str) -> NotFound:
+        return NotFound(what, where=self.where, hint=f"See store.agents.history({self.id!r}) for those that are there")
 
     async def channels(self, point: Point) -> dict[bytes, Packed]:
         """What a step left, packed: all but the conversation."""
@@ -131,6 +145,19 @@ class AgentLine:
         return await part.slice((CONVERSATION,), start, stop)
 
     # Saving ---------------------------------------------------------------------------------------------------
+
+    def about(self, kind: str, standing: Standing, messages: int, metadata: Packed) -> dict[str, Any]:
+        """What a step says of the agent for lists, which read no states: its class, where it stands, how many messages
+        it has, and its packed metadata."""
+        status, state, pending = standing
+        about: dict[str, Any] = {"class": kind, "status": status, "state": state}
+        about |= {"pending": f"{pending.kind} {pending.trigger}"} if pending is not None else {}
+        about |= {"messages": messages} if messages else {}
+        if metadata in _EMPTY:
+            return about
+        if len(flatten(metadata)) > _SHOWN:
+            return about | {LARGE: True}
+        return about | {"metadata": unpack(self.handle.codec, metadata)}
 
     def saving(
         self,

@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.json import decode as decode_json
 
-from holdfast import arguments
 from holdfast.agents.lines import LARGE, PREFIX, AgentLine, id_of
 from holdfast.agents.record import STATUSES, Status
 from holdfast.backends.port import Row, Scan
@@ -28,6 +27,7 @@ from holdfast.state.handles import Handle
 _LAST = "\U0010ffff"
 _LEAST = 64
 """How many are looked at at a time at least: some are not shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
@@ -46,6 +46,8 @@ class AgentInfo:
     """As it would be in JSON."""
     damaged: bool = False
     """What its newest step says of it cannot be read; verify the store."""
+    pending: str = ""
+    """What is half-done of it, such as `transition commit`: somebody is at it, or a crash left it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,11 @@ class Wanted:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     since: datetime | None = None
     until: datetime | None = None
+    pending: bool | None = None
 
     def __post_init__(self) -> None:
         if self.status is not None and self.status not in STATUSES:
             raise Invalid(f"the status is one of {', '.join(STATUSES)}, not {self.status!r}")
-        for each in (self.since, self.until):
-            if each is not None:
-                arguments.moment(each)
 
     def shows(self, info: AgentInfo, metadata: Mapping[str, Any]) -> bool:
         """Whether an agent is one of them, given the wanted metadata as JSON has it."""
@@ -89,6 +89,7 @@ class Wanted:
             self.kind in (None, info.kind)
             and self.status in (None, info.status)
             and self.state in (None, info.state)
+            and self.pending in (None, bool(info.pending))
             and (self.since is None or info.updated >= self.since)
             and (self.until is None or info.updated < self.until)
             and all(name in info.metadata and info.metadata[name] == value for name, value in metadata.items())
@@ -143,6 +144,7 @@ async def _info(handle: Handle, id: str, row: Row, point: Point) -> AgentInfo:
         _count(said),
         metadata if isinstance(metadata, dict) else {},
         damaged,
+        str(said.get("pending", "")),
     )
 
 

@@ -57,7 +57,7 @@ class Messages:
         self._saved = 0
         self._rewritten = False
         self._epoch = 0
-        self._handed: _Handed | None = None
+        self._handed: Handed | None = None
         self._tokens = sum(map(self.counter, self._here))
 
     def __len__(self) -> int:
@@ -95,8 +95,8 @@ class Messages:
         self._changed()
 
     async def shorten(self, summary: Sequence[Any], first: int, last: int) -> None:
-        """Have a summary in place of the messages from one place to another. Those that are kept are read. Nobody is told
-        of the change: whoever makes it saves it."""
+        """Have a summary in place of the messages from one place to another. Those that are kept are read. Nobody is
+        told of the change: whoever makes it saves it."""
         kept = await self.slice(last, None)
         start = await self.slice(0, first)
         epoch = self._epoch
@@ -197,22 +197,31 @@ class Messages:
         are not. What is added from now on stays here; until `stay` they are not rewritten."""
         said = self.unsaved()
         with self._lock:
-            self._handed = _Handed(said.length, said.tokens, None, 0)
+            self._handed = Handed(said.length, said.tokens, None, 0, self._epoch)
         return said
 
     def receive(self, given: Sequence[bytes], tokens: int, read: Read) -> None:
         """The next step is to add what another agent hands over."""
         with self._lock:
             self._read = read
-            self._handed = _Handed(len(self), self._tokens, given, tokens)
+            self._handed = Handed(len(self), self._tokens, given, tokens, self._epoch)
 
-    def stay(self) -> None:
-        """Nothing is handed over."""
+    def stay(self) -> Handed | None:
+        """Nothing is handed over. Returns what was to be."""
         with self._lock:
-            self._handed = None
+            handed, self._handed = self._handed, None
+            return handed
+
+    def hand(self, handed: Handed) -> bool:
+        """It was handed over after all: the next that is told to be saved is that. False if they were rewritten."""
+        with self._lock:
+            if handed.epoch != self._epoch:
+                return False
+            self._handed = handed
+            return True
 
 
-class _Handed(NamedTuple):
+class Handed(NamedTuple):
     """What a step is to do that hands messages over."""
 
     end: int
@@ -221,6 +230,7 @@ class _Handed(NamedTuple):
     given: Sequence[bytes] | None
     """What is received; None if it is these that leave."""
     more: int
+    epoch: int
 
 
 def estimate(message: Any) -> int:

@@ -10,8 +10,10 @@ import time as clocks
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.agents.autosaving import undisturbed
 from holdfast.agents.calling import called
 from holdfast.agents.machine import ANY, Machine, OnIncomplete, Transition, bound
 from holdfast.agents.record import STATUSES, Pending, Standing, Status
@@ -108,7 +110,7 @@ class Phases:
             mine = _Within(self, what)
             _within.set((*around, mine))
             try:
-                with self.keeper.undisturbed():
+                with undisturbed(self.keeper):
                     yield
             finally:
                 mine.over = True  # for tasks that were started meanwhile, and go on
@@ -127,10 +129,11 @@ class Phases:
         if self.keeper.spec.machine is None:
             raise Invalid("the agent has no machine", where=self.where)
         async with self.exclusive(f"the transition {trigger!r}"):
-            self._nothing_pending()
+            await self._nothing_pending()
             way = await self._way(self.keeper.spec.machine, trigger, data)
             with tracing.correlation() as correlation:
                 pending = self._pending("transition", trigger, self.keeper.data.state, way.target, correlation, data)
+                pending = marked(self.keeper.spec.machine, way, pending)
                 await self.through(self.transiting(way, pending), "agent.transition")
             return way.target
 
@@ -185,13 +188,13 @@ class Phases:
     async def pause(self) -> None:
         """Pause it, and save it."""
         async with self.exclusive("the pause"):
-            self._nothing_pending()
+            await self._nothing_pending()
             await self._live("pause")
 
     async def stop(self) -> None:
         """Stop it, and save it."""
         async with self.exclusive("the stop"):
-            self._nothing_pending()
+            await self._nothing_pending()
             await self._live("stop")
 
     async def fail(self, error: BaseException | str) -> None:
@@ -264,7 +267,7 @@ class Phases:
         from holdfast.agents.history import rollback
 
         async with self.exclusive("the rollback"):
-            self._nothing_pending()
+            await self._nothing_pending()
             keeper = self.keeper
             async with keeper.turns.turn():
                 await keeper.settle()
@@ -342,10 +345,34 @@ class Phases:
     ) -> Pending:
         return Pending(kind, trigger, source, target, self.keeper.now(), correlation, data=data)
 
-    def _nothing_pending(self) -> None:
+    async def _nothing_pending(self) -> None:
+        doubtful = self.keeper.doubtful
+        if doubtful is not None and doubtful.redo is not None:
+            await self.settle()  # it may have been handed something
         pending = self.keeper.data.pending
         if pending is not None:
             raise incomplete(pending, self.where, "Have it resolved first: recover(), or the next start, does that")
+
+
+def marked(machine: Machine, way: Transition, pending: Pending) -> Pending:
+    """The same; it says which way it is, where guards chose it before others that lead to the same state."""
+    number = _alike(machine, pending).index(way)
+    return pending if number == 0 else replace(pending, phase=f"{pending.phase} {number}")
+
+
+def way_of(machine: Machine, pending: Pending) -> Transition | None:
+    """The transition that is under way, if it is still declared."""
+    alike, number = _alike(machine, pending), pending.phase.rpartition(" ")[2]
+    place = int(number) if number.isdecimal() else 0
+    return alike[place] if place < len(alike) else None
+
+
+def _alike(machine: Machine, pending: Pending) -> list[Transition]:
+    try:
+        ways = machine.ways(pending.trigger, pending.source)
+    except Invalid:
+        return []
+    return [way for way in ways if way.target == pending.target]
 
 
 def incomplete(pending: Pending, where: str, hint: str) -> Conflict:

@@ -66,9 +66,13 @@ class Pending:
     def of(cls, value: Any, where: str) -> Pending:
         """From what is stored."""
         try:
-            return cls(**value)
+            found = cls(**value)
         except TypeError as error:
             raise Corrupt(f"what is under way cannot be read: {error}", where=where) from None
+        texts = (found.kind, found.trigger, found.source, found.target, found.correlation, found.phase)
+        if not isinstance(found.time, datetime) or not all(isinstance(each, str) for each in texts):
+            raise Corrupt("what is under way cannot be read: it is not what an agent saves", where=where)
+        return found
 
 
 class Standing(NamedTuple):
@@ -125,7 +129,9 @@ def record_of(
     if state["status"] not in STATUSES:
         raise Corrupt(f"there is no status {state['status']!r}", where=where)
     pending = state.get(PENDING)
-    counts = state["counts"]
+    counts = [state["counts"].get(name, 0) for name in ("messages", "tokens")]
+    if not all(type(each) is int and each >= 0 for each in counts):
+        raise Corrupt(f"the counts of the agent are {counts}", where=where)
     return AgentRecord(
         id,
         state["class"],
@@ -141,8 +147,7 @@ def record_of(
         state["tools"],
         state["workflow"],
         state["metadata"],
-        int(counts.get("messages", 0)),
-        int(counts.get("tokens", 0)),
+        *counts,
         None if pending is None else Pending.of(pending, where),
         checkpoint,
         notes,

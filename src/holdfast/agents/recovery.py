@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.agents.calling import called
+from holdfast.agents.history import become, beginning, notes
 from holdfast.agents.lines import Delta
-from holdfast.agents.machine import POLICIES, Machine, OnIncomplete, Transition
-from holdfast.agents.phases import LIFECYCLE, Change, Done, Phases, incomplete, status_of
+from holdfast.agents.machine import POLICIES, OnIncomplete, Transition
+from holdfast.agents.phases import LIFECYCLE, Change, Done, Phases, incomplete, status_of, way_of
 from holdfast.agents.record import PENDING, AgentRecord, Pending, Standing, Status
 from holdfast.checkpoints import to_datetime
 from holdfast.errors import Conflict, Invalid, NotFound
@@ -127,8 +128,8 @@ async def _crashed(phases: Phases) -> list[Recovery]:
 
 async def _resolved(phases: Phases, pending: Pending, how: OnIncomplete | None) -> Recovery:
     keeper = phases.keeper
-    # What the action has changed so far was never saved, and does not count.
-    await phases.renew(always=True)
+    # What the action has changed so far was never saved, and does not count. A transfer has none.
+    await phases.renew(always=pending.kind != "transfer")
     if keeper.data.pending != pending:
         raise Conflict(
             "what was half-done was resolved by another meanwhile",
@@ -148,7 +149,17 @@ async def _resolved(phases: Phases, pending: Pending, how: OnIncomplete | None) 
         return await _forward(phases, pending)
     recovery = _found(phases, pending, "back")
     events = [phases.event(pending, clocks.perf_counter_ns(), _BACK), told(keeper.line, recovery)]
-    await keeper.commit("recovery", events, standing=_back(keeper.data.standing, pending, live=phases.ours))
+    standing = _back(keeper.data.standing, pending, live=phases.ours)
+    newest = await keeper.line.point()
+    begun = await beginning(keeper.line, newest, f"{pending.kind}.begin")
+    if begun.id == newest.id:
+        await keeper.commit("recovery", events, standing=standing)
+    else:
+        # The agent was saved in the middle of the action. That is taken back, too.
+        async with keeper.turns.turn():
+            permit = await keeper.line.allow("write")
+            made = await become(keeper.line, begun, newest, standing, "recovery", events, permit)
+            await keeper.load(made)
     await tell(phases, recovery)
     return recovery
 
@@ -197,9 +208,11 @@ def _policy(phases: Phases, pending: Pending) -> OnIncomplete:
 
 def _way(phases: Phases, pending: Pending) -> Transition | None:
     """The transition that was under way, if it is still declared."""
-    machine: Machine | None = LIFECYCLE if pending.kind == "lifecycle" else phases.keeper.spec.machine
-    several = [] if machine is None else [way for way in machine.expanded() if way.target == pending.target]
-    return next((way for way in several if (way.trigger, way.source) == (pending.trigger, pending.source)), None)
+    if pending.kind == "lifecycle":
+        # A start after a recovery goes from whichever status that left.
+        return next((way for way in LIFECYCLE.transitions if way.trigger == pending.trigger), None)
+    machine = phases.keeper.spec.machine
+    return None if machine is None else way_of(machine, pending)
 
 
 def _at_rest(change: Change) -> Change:
@@ -262,8 +275,12 @@ async def resolve(line: AgentLine, how: Literal["back", "forward"]) -> Recovery:
     with tracing.correlation(pending.correlation or None):
         standing = _by_hand(record, pending, how)
         events = [_changed(line, pending, how), told(line, recovery)]
-        about = {"class": record.kind, "status": standing.status, "state": standing.state}
-        await line.save(line.saving("recovery", _moved(line, standing), point, about, events, permit))
+        begun = point if how == "forward" else await beginning(line, point, f"{pending.kind}.begin")
+        if begun.id == point.id:
+            about = notes(line, record, standing)
+            await line.save(line.saving("recovery", _moved(line, standing), point, about, events, permit))
+        else:
+            await become(line, begun, point, standing, "recovery", events, permit)
     return recovery
 
 
@@ -294,7 +311,8 @@ def _changed(line: AgentLine, pending: Pending, how: str) -> Event:
 async def _transfer_by_hand(
     line: AgentLine, record: AgentRecord, pending: Pending, how: Literal["back", "forward"]
 ) -> Recovery:
-    from holdfast.agents.transfer import inert, recover_transfer
+    from holdfast.agents.reviving import inert
+    from holdfast.agents.transfer import recover_transfer
 
     resolved, ran = await recover_transfer(await inert(line), how)
     since = pending.time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import FunctionType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.agents.machine import Machine
 from holdfast.agents.settings import OnIncomplete, Settings
@@ -185,10 +186,38 @@ def _annotations(kind: type) -> Mapping[str, Any]:
     return inspect.get_annotations(kind)
 
 
+class Made(NamedTuple):
+    """A default that is made for each agent: as `dataclasses.field(default_factory=list)` says it."""
+
+    make: Callable[[], Any]
+
+
 def _default(cls: type, name: str) -> Any:
     default = getattr(cls, name, MISSING)
-    # What stands in a class for a slot, or for a field of a dataclass that is still to be made, is no default.
-    return MISSING if inspect.isdatadescriptor(default) or type(default).__name__ == "Field" else default
+    if inspect.isdatadescriptor(default):
+        return MISSING  # it stands for a slot
+    if isinstance(default, dataclasses.Field):
+        value, factory = default.default, default.default_factory
+        return _made(value if factory is dataclasses.MISSING else factory, factory, dataclasses.MISSING)
+    if type(default).__name__ == "_CountingAttr":  # what attrs has in place of a field, which it need not be here
+        value = default._default
+        return _made(value, getattr(value, "factory", None), sys.modules["attr"].NOTHING)
+    return default
+
+
+def _made(value: Any, factory: Any, nothing: object) -> Any:
+    """The default that a field says of itself. It is set in any case: what stands in the class is the field."""
+    if value is nothing:
+        return MISSING
+    return Made(factory if callable(factory) else partial(copy.deepcopy, value))
+
+
+def fresh(default: Any) -> Callable[[], Any]:
+    """What makes a value of an agent's own, of a default."""
+    if isinstance(default, Made):
+        return default.make
+    # Most are empty lists and dicts, which are made sooner than copied.
+    return type(default) if type(default) in _PLAIN and not default else partial(copy.deepcopy, default)
 
 
 def fields_of(cls: type) -> dict[str, Any]:
@@ -212,8 +241,7 @@ def _names(slots: Any) -> tuple[str, ...]:
 def copiers(fields: Mapping[str, Any]) -> list[tuple[str, Callable[[], Any]]]:
     """The fields whose defaults agents must not share, each with what makes one of its own."""
     return [
-        # Most are empty lists and dicts, which are made sooner than copied.
-        (name, type(default) if type(default) in _PLAIN and not default else partial(copy.deepcopy, default))
+        (name, fresh(default))
         for name, default in fields.items()
         if default is not MISSING and not isinstance(default, _SHARED)
     ]
@@ -225,7 +253,7 @@ def take_on(agent: object, declared: Mapping[str, Any], fields: Mapping[str, Any
         if name in fields:
             setattr(agent, name, fields[name])
         elif default is not MISSING:
-            setattr(agent, name, copy.deepcopy(default))
+            setattr(agent, name, fresh(default)())
 
 
 class AgentRegistry:

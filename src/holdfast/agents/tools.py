@@ -19,7 +19,8 @@ from holdfast.errors import Denied, NotFound
 from holdfast.model.scopes import check_key
 
 if TYPE_CHECKING:
-    from holdfast.agents.keeper import AgentData, Keeper
+    from holdfast.agents.data import AgentData
+    from holdfast.agents.keeper import Keeper
 
 _LONGEST = 500
 """So many characters of an error are kept."""
@@ -219,9 +220,8 @@ def changing(keeper: Keeper | None) -> Iterator[None]:
     keeper.changed()
 
 
-def figures(tools: Mapping[str, Any]) -> dict[str, Tool]:
-    """The tools of an agent's record, by name."""
-    from holdfast.agents.keeper import AgentData
+def of_record(tools: Mapping[str, Any]) -> Tools:
+    """The tools of an agent's record."""
+    from holdfast.agents.data import AgentData
 
-    face = Tools(AgentData(tools=dict(tools)))
-    return {name: face[name] for name in face}
+    return Tools(AgentData(tools=dict(tools)))

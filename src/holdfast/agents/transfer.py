@@ -9,26 +9,28 @@ or done again, when the giver is started next; what is interrupted after it is a
 from __future__ import annotations
 
 import time as clocks
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from threading import get_ident
 from typing import Any, Literal, TypeAlias
 
 from holdfast import arguments
 from holdfast.agents.calling import called
-from holdfast.agents.keeper import AgentData, Attempt, Keeper
+from holdfast.agents.data import Attempt
+from holdfast.agents.keeper import Keeper
 from holdfast.agents.lines import AgentLine
+from holdfast.agents.messages import Handed
 from holdfast.agents.phases import incomplete
 from holdfast.agents.record import CONVERSATION, Pending
-from holdfast.agents.specs import Spec, registry
+from holdfast.agents.reviving import StandIn, inert, revived
 from holdfast.engine.chance import chance
-from holdfast.engine.drivers import Async
-from holdfast.errors import Conflict, Denied, HoldfastError, Invalid, NotFound, Uncertain
+from holdfast.errors import Conflict, Denied, HoldfastError, Invalid, NotFound, Transient, Unavailable, Uncertain
 from holdfast.model.packed import as_items
 from holdfast.security import tracing
 from holdfast.security.events import Event
-from holdfast.state.handles import Handle
 
 Phase: TypeAlias = Literal["begun", "refused", "undone", "given", "received", "acknowledged"]
 
@@ -97,12 +99,13 @@ async def transfer(
     target = to.line.id if isinstance(to, Keeper) else AgentLine(giver.line.handle, to).id
     if target == giver.line.id:
         raise Invalid("an agent hands nothing to itself", where=f"agent {target!r}")
-    if isinstance(to, Keeper) and to.line.handle.engine is not giver.line.handle.engine:
+    mine = giver.line.handle
+    if isinstance(to, Keeper) and (to.line.handle.engine is not mine.engine or to.line.handle.tenant != mine.tenant):
         raise Invalid("both agents must be kept in one store", where=f"agent {target!r}")
     live = [giver, to] if isinstance(to, Keeper) else [giver]
     async with _alone(live):
         handing = _Handing(giver, f"{chance.getrandbits(64):016x}", more, str(reason), accept=accept)
-        return await handing.all(to)
+        return await handing.all(to if isinstance(to, Keeper) else target)
 
 
 @asynccontextmanager
@@ -125,8 +128,8 @@ class _Handing:
         self.reason = reason
         self.accept = accept
         self.started = clocks.perf_counter_ns()
-        self.also: Sequence[Event] = ()
-        """Further rows for the step of the giver that ends it."""
+        self.found: Pending | None = None
+        """What was found half-done, if it is that which is resolved."""
 
     async def all(self, to: Keeper | str) -> Transfer:
         """From the beginning."""
@@ -160,7 +163,7 @@ class _Handing:
                     await self._asked(receiver, "accepts", offer)
                 offer = await self.hand_over(receiver, offer)
             except _Refused as refused:
-                await self._end("refused", offer, str(refused))
+                await self._close("refused", offer, str(refused))
                 raise self._denied(receiver or self.giver, "does not accept it", refused) from refused.__cause__
             except Conflict as error:
                 again = isinstance(to, str) and attempt + 1 < _ATTEMPTS and await self._still()
@@ -170,7 +173,8 @@ class _Handing:
                 receiver = None
             except Uncertain:
                 raise  # it may have been done, and cannot be undone before that is known
-            except Exception as error:
+            except (Exception, CancelledError) as error:
+                # If what was cancelled is done all the same, there is nothing left to be undone.
                 await self._undo(offer, error)
                 raise
             else:
@@ -203,12 +207,16 @@ class _Handing:
             return
         try:
             said = await called(asked, offer)
+            if said is not None and not said:
+                raise _Refused("it said no")
+        except (Transient, Unavailable):
+            raise  # this says nothing about the offer
         except HoldfastError as error:
             raise _Refused(error.what) from error
+        except _Refused:
+            raise
         except Exception as error:
             raise _Refused(f"{type(error).__name__}: {error}"[:_LONGEST]) from error
-        if said is False:
-            raise _Refused("it said no")
 
     def _denied(self, who: Keeper, what: str, refused: _Refused) -> Denied:
         return Denied(
@@ -224,12 +232,13 @@ class _Handing:
         """A step of each, both or none. Returns what was handed over."""
         giver = self.giver
         first, second = sorted((giver, receiver), key=lambda each: each.line.id)
-        async with first.turns.turn(), second.turns.turn():
+        async with first.turns.turn(), second.turns.turn(), _committing(giver, receiver):
             await giver.settle()
             await receiver.settle()
-            if giver.data.pending is None or giver.data.pending.correlation != self.id:
+            if not self._under_way(giver):
                 raise Conflict("the transfer was resolved by another meanwhile", where=_where(giver))
             changes = (_Changed(giver), _Changed(receiver))
+            attempts: list[Attempt] = []
             try:
                 said = giver.data.conversation.leave()
                 given = await self._items(said.kept) if said.kept else []
@@ -238,13 +247,17 @@ class _Handing:
                 self._change(receiver, offer, given, said.tokens)
                 for each in changes:
                     each.made()
-                events = [self.event(giver, offer, "given"), *self.also]
+                events = [self.event(giver, offer, "given"), *self._recovered("forward")]
                 mine = await _attempt(giver, "transfer.given", events)
                 other = await _attempt(receiver, "transfer.received", [self.event(receiver, offer, "received")])
+                attempts = [mine, other]
                 await self._send(receiver, mine, other)
             except BaseException:
                 for each in changes:
                     each.undo()
+                # It may have been done, or be done yet: whoever of them is saved next looks.
+                for keeper, attempt, change in zip((giver, receiver), attempts, changes, strict=False):
+                    keeper.doubtful = attempt._replace(redo=change.redo)
                 raise
             return offer
 
@@ -273,7 +286,7 @@ class _Handing:
     async def _send(self, receiver: Keeper, mine: Attempt, other: Attempt) -> None:
         try:
             points = await self.giver.sent(mine, other)
-        except Uncertain:
+        except (Uncertain, Conflict):  # what got no answer may be tried again below, and find itself
             newest = [await keeper.line.newest() for keeper in (self.giver, receiver)]
             points = [point for point in newest if point is not None]
             if [point.id for point in points] != [mine.saving.id, other.saving.id]:
@@ -283,33 +296,43 @@ class _Handing:
 
     # The end --------------------------------------------------------------------------------------------------
 
-    async def _undo(self, offer: Offer, error: Exception) -> None:
+    async def _undo(self, offer: Offer, error: BaseException) -> None:
         """Have the giver be as it was. If that cannot be saved either, it is found at the next start."""
-        said = f"{type(error).__name__}: {error}"[:_LONGEST]
         try:
-            try:
-                await self._end("undone", offer, said)
-            except Conflict:
-                await self._withdraw(offer, said)
+            await self._close("undone", offer, f"{type(error).__name__}: {error}"[:_LONGEST])
         except HoldfastError as another:
             error.add_note(f"That the transfer is undone could not be saved: {another}")
 
-    async def _withdraw(self, offer: Offer, error: str) -> None:
-        """Another has saved the giver meanwhile, and did not know what to make of it: undo it there."""
+    async def _close(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
+        """End it, also where another has saved the giver meanwhile, and did not know what to make of it. If it was done
+        after all, there is nothing to end."""
+        for _ in range(2):  # it may be done while this is tried
+            await self.giver.phases.settle()
+            if not self._under_way(self.giver):
+                return None
+            with suppress(Conflict):
+                return await self._end(phase, offer, error)
         for _ in range(_ATTEMPTS):
             other = await inert(self.giver.line)
-            if other.data.pending is None or other.data.pending.correlation != self.id:
-                return
-            try:
-                await _Handing(other, self.id, self.more, self.reason, accept=True)._end("undone", offer, error)
-            except Conflict:
-                continue
-            return
+            if not self._under_way(other):
+                return None
+            with suppress(Conflict):
+                return await _Handing(other, self.id, self.more, self.reason, accept=True)._end(phase, offer, error)
+        return None
+
+    def _under_way(self, giver: Keeper) -> bool:
+        return giver.data.pending is not None and giver.data.pending.correlation == self.id
 
     async def _end(self, phase: Literal["refused", "undone"], offer: Offer, error: str) -> None:
         giver = self.giver
-        events = [self.event(giver, offer, phase, error), *self.also]
+        events = [self.event(giver, offer, phase, error), *self._recovered("back")]
         await giver.commit(f"transfer.{phase}", events, standing=giver.data.standing._replace(pending=None))
+
+    def _recovered(self, how: Literal["back", "forward"]) -> list[Event]:
+        """The row that tells that it was found half-done, and what became of it."""
+        live = not isinstance(self.giver.agent, StandIn)
+        ran = live and how == "forward"
+        return [] if self.found is None else [_recovered(self.giver, self.found, how, ran=ran)]
 
     def event(self, keeper: Keeper, offer: Offer, phase: Phase, error: str = "") -> Event:
         """The row that tells of it."""
@@ -319,6 +342,18 @@ class _Handing:
 async def _attempt(keeper: Keeper, kind: str, events: Sequence[Event]) -> Attempt:
     """A step of an agent as it is now."""
     return keeper.attempt(kind, keeper.take(), events, await keeper.line.allow("write"))
+
+
+@asynccontextmanager
+async def _committing(*keepers: Keeper) -> AsyncIterator[None]:
+    """Whoever changes one of these agents in this thread does not wait for a save of it, which waits for this block."""
+    for keeper in keepers:
+        keeper.committer = get_ident()
+    try:
+        yield
+    finally:
+        for keeper in keepers:
+            keeper.committer = 0
 
 
 class _Refused(Exception):
@@ -334,11 +369,15 @@ class _Changed:
         self._before = (data.context, data.metadata)
         self._pending = data.pending
         self._after: tuple[dict[str, Any], ...] = ()
+        self._undone: tuple[dict[str, Any], ...] = ()
+        self._made: Pending | None = None
+        self._handed: Handed | None = None
 
     def made(self) -> None:
         """What it was changed to."""
         data = self._keeper.data
         self._after = (dict(data.context), dict(data.metadata))
+        self._made = data.pending
 
     def undo(self) -> None:
         """Put it back; what others have put beside it meanwhile stays."""
@@ -347,7 +386,23 @@ class _Changed:
             for before, after, now in zip(self._before, self._after, (data.context, data.metadata), strict=False):
                 before.update({key: value for key, value in now.items() if after.get(key, before) is not value})
             (data.context, data.metadata), data.pending = self._before, self._pending
-            data.conversation.stay()
+            self._undone = (dict(data.context), dict(data.metadata))
+            self._handed = data.conversation.stay()
+
+    def redo(self) -> bool:
+        """It was done after all: have the agent be so. What was put beside it meanwhile stays. False if the messages
+        were rewritten meanwhile, so that it cannot be told which of them were handed over."""
+        with self._keeper.lock:
+            data = self._keeper.data
+            if self._handed is None or not data.conversation.hand(self._handed):
+                return False
+            made = []
+            for after, undone, now in zip(self._after, self._undone, (data.context, data.metadata), strict=True):
+                made.append(
+                    {**after, **{key: value for key, value in now.items() if undone.get(key, undone) is not value}}
+                )
+            (data.context, data.metadata), data.pending = made, self._made
+            return True
 
 
 async def acknowledge(receiver: Keeper, offer: Offer, also: Sequence[Event] = ()) -> Transfer:
@@ -408,54 +463,6 @@ def receiver_of(to: Any) -> Keeper | str:
     return keeper
 
 
-# Agents that are not alive ------------------------------------------------------------------------------------
-
-
-async def revived(handle: Handle, id: str, *, inert_too: bool = False) -> Keeper:
-    """The keeper of an agent that is brought back to life; or, if its class is not known here and that will do, of what
-    stands in for it."""
-    from holdfast.agents.agents import Agents, AgentsOperations, AsyncAgents
-
-    line = AgentLine(handle, id)
-    await line.allow("read")
-    kind = (await line.record(await line.point())).kind
-    if inert_too and kind not in registry:
-        return await inert(line)
-    make = registry.get(kind).make
-    face = AsyncAgents if isinstance(make, type) and issubclass(make, Async) else Agents
-    agent = await AgentsOperations.restore(face(handle), id, autosave=None)
-    keeper: Keeper = agent.keeper
-    return keeper
-
-
-class _StandIn:
-    """Stands in for an agent whose class is not known: its fields stay as they are."""
-
-    def __init__(self) -> None:
-        self._fields: Mapping[str, Any] = {}
-
-    def persist(self) -> Mapping[str, Any]:
-        return self._fields
-
-    def restore(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
-
-    def validate(self, fields: Mapping[str, Any]) -> None:
-        pass
-
-    def handle_recovery(self, recovery: Any) -> None:
-        pass
-
-
-async def inert(line: AgentLine) -> Keeper:
-    """A keeper of an agent without the application's code."""
-    point = await line.point()
-    record = await line.record(point)
-    keeper = Keeper(line, _StandIn(), Spec(record.kind, _StandIn, record.schema), AgentData())
-    await keeper.load(point)
-    return keeper
-
-
 # What was interrupted -----------------------------------------------------------------------------------------
 
 
@@ -469,7 +476,7 @@ async def recover_transfer(keeper: Keeper, how: Literal["back", "forward"]) -> t
     pending = keeper.data.pending
     if pending is None or pending.kind != TRANSFER:
         raise Invalid("no transfer is under way", where=_where(keeper))
-    live = not isinstance(keeper.agent, _StandIn)
+    live = not isinstance(keeper.agent, StandIn)
     data: Mapping[str, Any] = pending.data if isinstance(pending.data, Mapping) else {}
     reason = str(data.get("reason", ""))
     if pending.phase == "received":
@@ -488,12 +495,11 @@ async def recover_transfer(keeper: Keeper, how: Literal["back", "forward"]) -> t
         await acknowledge(keeper, offer, [_recovered(keeper, pending, "forward", ran=live)])
         return "forward", live
     handing = _Handing(keeper, pending.correlation, dict(data.get("context", {})), reason, accept=not live)
+    handing.found = pending
     offer = await handing.offer(pending.target)
     if how == "back":
-        handing.also = [_recovered(keeper, pending, "back", ran=False)]
         await handing._end("undone", offer, "")
         return "back", False
-    handing.also = [_recovered(keeper, pending, "forward", ran=live)]
     try:
         await handing.rest(offer, pending.target)
     except (Denied, NotFound):

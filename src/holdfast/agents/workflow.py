@@ -15,7 +15,8 @@ from holdfast.errors import Invalid
 from holdfast.model.scopes import check_key
 
 if TYPE_CHECKING:
-    from holdfast.agents.keeper import AgentData, Keeper
+    from holdfast.agents.data import AgentData
+    from holdfast.agents.keeper import Keeper
 
 _STEPS = "steps"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shlex
 import sys
 from collections.abc import Iterator
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 _PAGE = 200
-_HEADS = ("AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "METADATA")
+_HEADS = ("AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "PENDING", "METADATA")
 _TOOL_HEADS = ("TOOL", "MAY", "PERMISSIONS", "USES", "FAILURES", "DENIED", "SECONDS", "LAST ERROR")
 _COLORS = {"running": "green", "failed": "red", "stopped": "dim", "paused": "yellow"}
 _STATUSES = ("created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed")
@@ -83,6 +85,7 @@ def agent(session: Session) -> None:
 @click.option("--status", type=click.Choice(_STATUSES), help="Those of this status.")
 @click.option("--state", metavar="NAME", help="Those whose machine is in this state.")
 @click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Those that have this metadata; may be repeated.")
+@click.option("--pending", is_flag=True, help="Those of which something is half-done.")
 @click.option("--prefix", default="", metavar="TEXT", help="Those whose id begins with this.")
 @click.option("--after", default="", metavar="ID", help="Go on after this agent.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many at most.")
@@ -93,6 +96,7 @@ def list_(
     status: str | None,
     state: str | None,
     meta: tuple[str, ...],
+    pending: bool,
     prefix: str,
     after: str,
     limit: int | None,
@@ -102,9 +106,11 @@ def list_(
 
     \b
     holdfast agent list --class greeter --status running
+    holdfast agent list --pending
     holdfast agent list --meta team=docs --json
     """
-    asked = {"kind": kind, "status": status, "state": state, "metadata": pairs(meta, "--meta"), "prefix": prefix}
+    asked: dict[str, Any] = {"kind": kind, "status": status, "state": state, "pending": pending, "prefix": prefix}
+    asked["metadata"] = pairs(meta, "--meta")
     _list(session, acting(session, identity), {name: each for name, each in asked.items() if each}, after, limit)
 
 
@@ -134,7 +140,7 @@ def _row(found: AgentInfo, now: datetime) -> tuple[str, ...]:
     counts = str(found.version), str(found.messages)
     said = encode(found.metadata) if found.metadata else ""
     status = "damaged" if found.damaged else found.status
-    return found.id, found.kind, status, found.state, *counts, ago(found.updated, now), said
+    return found.id, found.kind, status, found.state, *counts, ago(found.updated, now), found.pending, said
 
 
 @command("show")
@@ -207,9 +213,9 @@ def _header(session: Session, found: AgentRecord) -> Iterator[str]:
 
 
 def _tools(session: Session, found: AgentRecord) -> None:
-    from holdfast.agents.tools import Tools
+    from holdfast.agents.tools import of_record
 
-    tools = Tools(dict(found.tools))
+    tools = of_record(found.tools)
     if not tools:
         return
     session.out.line()
@@ -306,21 +312,30 @@ def export(session: Session, id: str, file: str, version: int | None, identity: 
 
     \b
     holdfast agent export committer committer.json
-    holdfast agent export committer | jq .fields
+    holdfast agent export committer | jq .state.fields
     """
     if file == "-" and session.json:
         raise click.UsageError("with --json there is no room for the document on stdout: name a file")
     document = acting(session, identity).agents.export(id, version=version)
-    text = json.dumps(plain(document), indent=2, ensure_ascii=False)
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    if safe(text, lines=True) != text:
+        # What a terminal would obey, or UTF-8 has no form for, is written as JSON does that, to be read again.
+        text = json.dumps(document, indent=2)
     if file == "-":
-        _write(session, iter(safe(text, lines=True).split("\n")))
+        _write(session, iter(text.split("\n")))
         return
     target = Path(file)
     if not target.absolute().parent.is_dir():
         raise NotFound("there is no such directory", where=str(target.absolute().parent))
-    new = target.with_name(f"{target.name}.new")
-    new.write_text(text + "\n", encoding="utf-8")
-    new.replace(target)
+    new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with new.open("x", encoding="utf-8") as out:
+            out.write(text + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(target)
+    finally:
+        new.unlink(missing_ok=True)
     session.tell(f"Wrote {file}: {size(target.stat().st_size)}.", {"agent": id, "file": file, "version": version})
 
 
@@ -340,7 +355,7 @@ def import_(session: Session, file: str, id: str | None, create: bool, identity:
         document = json.loads(text)
     except FileNotFoundError:
         raise NotFound("there is no such file", where=file) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"the file is no JSON document: {error}", where=file) from None
     made = acting(session, identity, write=True, create=create).agents.import_(document, id=id)
     session.tell(f"{made.id} is there, with {plural(made.messages, 'message')}.", agent_record(made))

@@ -62,7 +62,7 @@ def transitions(
     was never taken is not in it: the code of the agent, which knows that, is not here. With --json every row has a
     cursor for --before.
 
-    \\b
+    \b
     holdfast agent transitions committer -n 20
     holdfast agent transitions committer --outcome error --json
     holdfast agent transitions committer --mermaid

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import failures
+from holdfast.cli.completing import AGENT
 from holdfast.cli.frame import Session, command, dry_run_option, group, yes_option
 from holdfast.cli.scopes import acting, as_option
 from holdfast.cli.text import ago, local, plural, safe, size
@@ -38,7 +39,7 @@ def snapshot(session: Session) -> None:
 
 
 @command("create")
-@click.argument("agent")
+@click.argument("agent", type=AGENT)
 @click.argument("file")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="That version of the agent; else the newest.")
 @click.option("-m", "--description", default="", metavar="TEXT", help="What is to be said of it.")

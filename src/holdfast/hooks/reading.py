@@ -14,8 +14,8 @@ from holdfast.engine.records import Line, open_event
 from holdfast.errors import Invalid
 from holdfast.hooks.calls import Execution, to_datetime, to_time
 from holdfast.hooks.recorded import LINE
-from holdfast.model.scopes import MARK, check_key
-from holdfast.security.events import BETWEEN
+from holdfast.model.scopes import check_key
+from holdfast.security.events import BETWEEN, lines_of, place_of
 
 Executions: TypeAlias = list[Execution]
 
@@ -49,7 +49,7 @@ async def executions(
         found = await _all(engine, tenant, asked)
     else:
         found = []
-        for line in (MARK + scope, scope, LINE):
+        for line in (*lines_of(scope), scope, LINE):
             found += await _latest(engine, (tenant, line), asked)
     found.sort(key=lambda row: (int(row.columns[0]), row.key), reverse=True)
     return [_opened(engine, row) for row in found[:limit]]
@@ -101,8 +101,9 @@ def _target(row: Row) -> tuple[str, str, str]:
     """The scope and the key that a row tells of."""
     line, target = str(row.key[1]), str(row.columns[4])
     if BETWEEN in target:
-        return target.rpartition(BETWEEN)
-    return line.removeprefix(MARK), BETWEEN, target
+        where, _, what = target.rpartition(BETWEEN)
+        return place_of(where), BETWEEN, what
+    return place_of(line), BETWEEN, target
 
 
 def _opened(engine: Engine, row: Row) -> Execution:

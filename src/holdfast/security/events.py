@@ -15,7 +15,9 @@ from msgspec.msgpack import encode
 
 from holdfast.backends.port import Change, Put, Row
 from holdfast.backends.spaces import EVENTS, Scalar
+from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.records import Line, event_body
+from holdfast.model.scopes import MARK
 from holdfast.security.tracing import Trace
 
 DIGEST = "events"
@@ -26,6 +28,21 @@ BETWEEN = "\t"
 
 Told: TypeAlias = tuple[Sequence[Scalar], bytes]
 """What a row says: its columns, and packed details."""
+
+
+def place_of(name: str) -> str:
+    """The scope that a row tells of, by the name of the line that it is in, or was in. What is done with an agent is
+    done in the agent's scope."""
+    name = name.removeprefix(MARK)
+    return _AGENT + name.removeprefix(_AGENTS) if name.startswith(_AGENTS) else name
+
+
+def lines_of(scope: str) -> list[str]:
+    """The names of the lines whose rows tell of a scope: that of its state, and that of the agent whose scope it is."""
+    return [MARK + scope, *([MARK + _AGENTS + scope.removeprefix(_AGENT)] if scope.startswith(_AGENT) else [])]
+
+
+_AGENT, _AGENTS = "agent:", AGENTS.removeprefix(MARK)
 
 
 class Event(NamedTuple):

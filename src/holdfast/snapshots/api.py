@@ -11,11 +11,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.backends.port import Call
 from holdfast.engine.drivers import arun, run
-from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotTooLarge
+from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotNotFound, SnapshotTooLarge
 from holdfast.snapshots import container, contents, strictjson
 from holdfast.snapshots.gathering import Gathering
 from holdfast.snapshots.header import FORMAT, VERSION, Content, Header, Listed, SnapshotInfo, info_of
-from holdfast.snapshots.places import Place, Target, folder_of, place_of
+from holdfast.snapshots.places import Entry, Place, Target, folder_of, place_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ async def snapshot(
     *,
     description: str = "",
     config: Mapping[str, Any] | None = None,
-    secrets: Mapping[str, str] | None = None,
+    secrets: Mapping[str, Any] | None = None,
     not_secret: Iterable[str] = (),
     overwrite: bool = False,
     limit: int = LIMIT,
@@ -68,9 +68,7 @@ async def snapshot(
     Secrets never get in: what a class declares in `lc_secrets` is left out, and its value is refused anywhere else, as
     are the values of `secrets`, and fields named like secrets unless `not_secret` names them.
     """
-    text: Any = description
-    if not isinstance(text, str) or len(description) > MAX_DESCRIPTION:
-        raise SnapshotInvalid(f"a description is a text of at most {MAX_DESCRIPTION:,} characters")
+    _check_description(description)
     _check_limit(limit)
     place = place_of(target, options, named=True)
     gathering = Gathering(secrets, not_secret)
@@ -86,7 +84,7 @@ async def snapshot(
             version=VERSION,
             kind=frozen.kind,
             type=frozen.type,
-            name=frozen.name,
+            name=_written(frozen.name),
             time=time,
             description=description,
             versions=contents.versions(),
@@ -105,7 +103,7 @@ async def snapshot(
                 where=place.where,
                 hint="Give `limit`, here and when you restore",
             )
-        strictjson.check_depth(data, place.where)
+        strictjson.check_shape(data, place.where)
         return container.build(data, header)
 
     data = await Call(built)
@@ -121,7 +119,7 @@ asnapshot = _async(snapshot)
 async def restore(
     source: Target,
     *,
-    secrets: Mapping[str, str] | None = None,
+    secrets: Mapping[str, Any] | None = None,
     secrets_from_env: bool = False,
     allow: Any = (),
     tools: Sequence[Any] = (),
@@ -154,9 +152,7 @@ async def restore(
     lives: its class has to be known. With `live=False` it is only saved, and its record is returned.
     """
     place = place_of(source, options)
-    opened = await _opened(place, limit)
-    header = opened.header
-    tree = _tree(opened.content, header, place.where)
+    header, tree = await _opened(place, limit)
     code = None
     given = (tools, middleware, response_format, state_schema, context_schema)
     if any(each is not None and each != () for each in given) or accept_changes:
@@ -199,9 +195,8 @@ async def verify(source: Target, *, limit: int = LIMIT, **options: Any) -> Snaps
     Raises `SnapshotCorrupt`, `SnapshotTooLarge` or `SnapshotNotFound`.
     """
     place = place_of(source, options)
-    opened = await _opened(place, limit)
-    _tree(opened.content, opened.header, place.where)
-    return info_of(opened.header, container.size_of(opened.header), place.where)
+    header, _ = await _opened(place, limit)
+    return info_of(header, container.size_of(header), place.where)
 
 
 averify = _async(verify)
@@ -221,18 +216,18 @@ async def list(  # noqa: A001 - reads as snapshots.list
     entries = [entry for entry in await folder.entries() if entry.name > after]
     found = []
     for entry in entries[: None if limit is None else max(limit, 0)]:
-        there = folder.place(entry.name)
         told: SnapshotInfo | None = None
         problem = entry.problem
         if not problem:
             try:
-                told = await _info_of(there)
+                told = await _info_of(folder.place(entry.name))
                 if told.size != entry.size:
                     problem, told = f"it has {entry.size:,} bytes, and should have {told.size:,}", None
+            except SnapshotNotFound:
+                continue  # deleted meanwhile
             except HoldfastError as error:
                 problem = error.what
-        moment = datetime.fromtimestamp(entry.modified, UTC)
-        found.append(Listed(there.where, entry.name, entry.size, moment, told, problem))
+        found.append(Listed(folder.where(entry.name), entry.name, entry.size, _moment(entry), told, problem))
     return found
 
 
@@ -263,20 +258,39 @@ async def _info_of(place: Place) -> SnapshotInfo:
     return info_of(header, container.size_of(header), place.where)
 
 
+def _moment(entry: Entry) -> datetime:
+    """When a file was changed. It may have any time that somebody gave it, also one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(entry.modified, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _check_description(text: Any) -> None:
+    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _written(text) != text:
+        raise SnapshotInvalid(f"a description is a text of at most {MAX_DESCRIPTION:,} characters, whole ones")
+
+
+def _written(text: str) -> str:
+    """Text without halves of characters, which cannot be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or limit < 0:
         raise SnapshotInvalid(f"a limit is a number of bytes, not {limit!r}")
 
 
-async def _opened(place: Place, limit: int) -> container.Opened:
+async def _opened(place: Place, limit: int) -> tuple[Header, Any]:
+    """The header and the tree of a snapshot, both checked."""
     _check_limit(limit)
     data = await place.read(container.most_bytes(limit) + 1)
-    call: Call[container.Opened] = Call(lambda: container.open_file(data, limit, place.where))
-    return await call
 
+    def opened() -> tuple[Header, Any]:
+        header, content = container.open_file(data, limit, place.where)
+        document = strictjson.read(content, place.where)
+        if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
+            raise SnapshotCorrupt("the content is not of the kind that the header tells", where=place.where)
+        return header, document["content"]
 
-def _tree(content: bytes, header: Header, where: str) -> Any:
-    document = strictjson.read(content, where)
-    if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
-        raise SnapshotCorrupt("the content is not of the kind that the header tells", where=where)
-    return document["content"]
+    return await Call(opened)

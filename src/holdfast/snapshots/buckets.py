@@ -114,6 +114,9 @@ class ObjectFolder(Folder):
         address, mark, query = self._url.partition("?")
         return ObjectPlace(f"{address.rstrip('/')}/{quote(name, safe='')}{mark}{query}", self._options)
 
+    def where(self, name: str) -> str:
+        return f"{self._bucket.where.rstrip('/')}/{name}"
+
 
 def _split(url: str) -> tuple[str, str]:
     """The URL of what an object lies in, and the object's name there."""

@@ -35,7 +35,7 @@ class Wanted(NamedTuple):
     store: Any
     agent_id: str | None
     live: bool
-    secrets: Mapping[str, str] | None
+    secrets: Mapping[str, Any] | None
     secrets_from_env: bool
     allow: Any
     code: Any
@@ -73,8 +73,9 @@ async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
         if config is not None:
             from holdfast.snapshots import threads
 
-            tree["thread"] = await Call(lambda: threads.freeze(value, config))
-        return Frozen("agent", type(value).__name__, value.name or "", tree, *graphs.needed(tree["agent"]))
+            tree["thread"] = await Call(lambda: threads.freeze(value, config, gathering))
+        name = tree["agent"]["name"] or ""
+        return Frozen("agent", type(value).__name__, name, tree, *graphs.needed(tree["agent"]))
     if config is not None:
         raise SnapshotInvalid("only an agent with a checkpointer has threads", hint="Leave the config out")
     from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
@@ -93,8 +94,8 @@ async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
             hint="They are taken of runnables, prompts, messages, chat histories, agents of create_agent, and "
             "PersistentAgents",
         )
-    name = getattr(value, "name", None)
-    label = name if isinstance(name, str) else ""
+    called = getattr(value, "name", None)
+    label = called if isinstance(called, str) else ""
     return Frozen("langchain", type(value).__name__, label, dump(value, "value", gathering))
 
 

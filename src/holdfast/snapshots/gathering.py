@@ -9,18 +9,52 @@ from typing import Any
 from holdfast.errors import SnapshotInvalid, SnapshotRefused
 
 _LOOKS_SECRET = re.compile(
-    r"api[-_]?key|passw(or)?d|passphrase|secret|authorization|bearer|private[-_]?key|credential"
-    r"|(access|auth|bearer|refresh|session|api|id)[-_]?token|^token$",
+    r"(api|private|access|account|signing|encryption)[-_]?key|passw(or)?d|^pwd$|passphrase|secret|authorization|bearer"
+    r"|credential|connection[-_]?string|^(set-)?cookies?$|(access|auth|bearer|refresh|session|api|id)[-_]?token|^token$"
+    # Any token but those that models write: `hf_token` is one, `eos_token` is none.
+    r"|(?<!bos)(?<!eos)(?<!pad)(?<!unk)(?<!sep)(?<!cls)(?<!mask)(?<!stop)(?<!start)(?<!end)[-_]token$",
     re.IGNORECASE,
 )
+_SCHEMA = {"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "title", "description"}
+"""What a schema has: `password` in one says that there is such a field, and not what is in it."""
+_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*:[^/?#@{]+@")
 _LEAST = 8
 """Shorter values of secrets that were come upon are not searched for: they would be found in any text."""
+
+
+def told(secrets: Mapping[str, Any] | None) -> dict[str, str]:
+    """Secrets as the caller gave them: text, or what pydantic keeps text in."""
+    found = {}
+    for name, value in (secrets or {}).items():
+        plain = _plain(value)
+        if not isinstance(plain, str) or not plain:
+            raise SnapshotInvalid(f"the secret {name} is no text, or an empty one")
+        found[str(name)] = plain
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
+
+
+def _has_text(value: Any) -> bool:
+    """Whether there is any text in a value: right there, in a list, or by name in a dict that is no schema."""
+    if isinstance(value, Mapping):
+        return not value.keys() & _SCHEMA and any(map(_has_text, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_text, value))
+    return isinstance(value, str | bytes) and bool(value)
+
+
+def _has_password(value: Any) -> bool:
+    """Whether it is a URL with a password: `https://me:secret@host`."""
+    return isinstance(value, str) and _WITH_PASSWORD.match(value) is not None
 
 
 class Gathering:
     """One snapshot in the making."""
 
-    def __init__(self, secrets: Mapping[str, str] | None = None, not_secret: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Mapping[str, Any] | None = None, not_secret: Iterable[str] = ()) -> None:
         """`secrets` are values that must not be in the file; `not_secret`, names of fields that only look like it."""
         self.secrets: set[str] = set()
         """What `restore` has to be given, by name."""
@@ -30,24 +64,22 @@ class Gathering:
         if isinstance(not_secret, str):
             raise SnapshotInvalid("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
         self._not_secret = frozenset(not_secret)
-        value: Any
-        for name, value in (secrets or {}).items():
-            if not isinstance(value, str) or not value:
-                raise SnapshotInvalid(f"the secret {name} is no text, or an empty one")
-            self._values[value] = name
+        self._values |= {value: name for name, value in told(secrets).items()}
 
     def found_secret(self, name: str, value: Any) -> None:
         """A field that its class declares to be a secret. Its value is then searched for everywhere else."""
         self.secrets.add(name)
-        plain = value.get_secret_value() if hasattr(value, "get_secret_value") else value
+        plain = _plain(value)
         if isinstance(plain, str) and len(plain) >= _LEAST:
             self._values.setdefault(plain, name)
 
     def check_field(self, name: str, value: Any, path: str) -> None:
-        """Refuse text in a field whose name says that it is secret, and of which nobody said that it is not."""
-        if type(value) is str and value and name not in self._not_secret and _LOOKS_SECRET.search(name):
+        """Refuse text in a field that is secret by its name, or a URL with a password, unless somebody said it is not."""
+        if name in self._not_secret:
+            return
+        if _has_text(value) if _LOOKS_SECRET.search(name) else _has_password(value):
             raise SnapshotRefused(
-                f"the field {name!r} looks like a secret, and would be in the file in clear",
+                f"the field {name!r} looks like a secret, or holds one, and would be in the file in clear",
                 where=path,
                 hint=f"Have the class declare it in lc_secrets, leave it out, or say that it is none: "
                 f"not_secret=[{name!r}]",

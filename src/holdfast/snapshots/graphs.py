@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import AutoStrategy
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -32,7 +33,14 @@ Graph = CompiledStateGraph[Any, Any, Any, Any]
 
 _MODEL_NODE = ("langchain.agents.factory", "create_agent.<locals>.model_node")
 _NODES = ("model", "tools")
-_CONFIG = ("recursion_limit", "metadata", "tags", "run_name", "max_concurrency", "configurable")
+_CONFIG = {
+    "recursion_limit": int,
+    "metadata": dict,
+    "tags": list,
+    "run_name": str,
+    "max_concurrency": int,
+    "configurable": dict,
+}
 _FIELDS = {
     "model": dict,
     "system_prompt": dict | None,
@@ -74,6 +82,8 @@ class Code(NamedTuple):
 def freeze(agent: Graph, gathering: Gathering) -> dict[str, Any]:
     """An agent as a tree of JSON. Raises `SnapshotUnsupported` where it cannot be taken apart."""
     parts = _parts(agent)
+    if not isinstance(parts.model, BaseChatModel):
+        raise SnapshotUnsupported(f"a {type(parts.model).__name__} is no chat model", where="model")
     ours = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
     others = [tool for tool in parts.tools if not isinstance(tool, BaseTool)]
     config = {key: value for key, value in (agent.config or {}).items() if value}
@@ -221,6 +231,13 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
     check_fields(tree, _FIELDS, where)
     model = revive(tree["model"], "model", rules)
     prompt = None if tree["system_prompt"] is None else revive(tree["system_prompt"], "system_prompt", rules)
+    # The name of a model would do for create_agent, which then makes one that nobody allowed.
+    if not isinstance(model, BaseChatModel) or not isinstance(prompt, SystemMessage | None):
+        raise SnapshotCorrupt("the model or the system prompt in the content is none", where=where)
+    others, config = given_back(tree["provider_tools"], where), given_back(tree["config"], where)
+    if type(others) is not list or not all(type(each) is dict for each in others):
+        raise SnapshotCorrupt("the tools of the provider in the content are none", where=where)
+    _check_config(config, where)
     _check_names(tree, code, where)
     chosen = code.response_format
     told = tree["response_format"]
@@ -235,7 +252,7 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
     try:
         agent: Graph = create_agent(
             model,
-            [*code.tools, *given_back(tree["provider_tools"], where)],
+            [*code.tools, *others],
             system_prompt=prompt,
             middleware=code.middleware,
             response_format=chosen,
@@ -247,17 +264,26 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
             name=tree["name"],
             **settings,
         )
-    except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
+    except Exception as error:  # whatever LangChain and the middleware raise
         raise SnapshotInvalid(f"LangChain cannot make the agent again: {error}", where=where) from error
     if not code.accept_changes:
         _check_shape(tree["shape"], _shape(agent, _parts(agent)), where)
-    return agent.with_config(given_back(tree["config"], where))
+    return agent.with_config(config)
+
+
+def _check_config(config: Any, where: str) -> None:
+    if type(config) is not dict or not all(isinstance(value, _CONFIG.get(key, ())) for key, value in config.items()):
+        raise SnapshotCorrupt("the configuration in the content is none", where=where)
+    if any(str(key).startswith("__") for key in config.get("configurable", ())):
+        raise SnapshotCorrupt("the configuration in the content has what is LangGraph's own", where=where)
 
 
 def _check_names(tree: dict[str, Any], code: Code, where: str) -> None:
     """Say in good time what is missing. Tools may also come from middleware."""
     try:
         tools, middleware = needed(tree)
+        if not all(type(name) is str for name in (*tools, *middleware)):
+            raise TypeError("a name is no text")
     except (KeyError, TypeError) as error:
         raise SnapshotCorrupt("the content names no tools", where=where) from error
     had = {_called(tool) for tool in (*code.tools, *(t for m in code.middleware for t in getattr(m, "tools", ())))}

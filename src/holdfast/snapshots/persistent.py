@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 from holdfast.agents.documents import exported, imported
 from holdfast.agents.lines import AgentLine
 from holdfast.agents.record import PENDING, AgentRecord
-from holdfast.errors import Conflict, Corrupt, Invalid, SnapshotCorrupt, SnapshotExists, SnapshotInvalid, Unsupported
+from holdfast.errors import (
+    Conflict,
+    Corrupt,
+    Invalid,
+    SnapshotCorrupt,
+    SnapshotExists,
+    SnapshotInvalid,
+    TooLarge,
+    Unsupported,
+)
 from holdfast.snapshots.gathering import Gathering
 from holdfast.snapshots.trees import check_fields
 from holdfast.state.face import ScopedOperations
@@ -25,6 +34,10 @@ _FIELDS = {
     "updated": str,
     "state": dict,
 }
+
+
+_SETTINGS = ("configuration", "fields", "context", "metadata")
+"""Where text may be secret by the name that it has. Elsewhere names are those of tools and steps, or of what was said."""
 
 
 class Saved(NamedTuple):
@@ -51,8 +64,9 @@ async def freeze(line: AgentLine, version: int | None, gathering: Gathering) -> 
             where=line.where,
             hint="Let it come to its end, or start the agent to have it resolved, and try again",
         )
-    gathering.check_names(record.configuration, "configuration")
     document = await exported(line, point)
+    for part in _SETTINGS:
+        gathering.check_names(document["state"].get(part), part)
     await line.handle.guard.saw(line.scope, ())
     return document, record
 
@@ -74,6 +88,8 @@ async def thaw(tree: Any, line: AgentLine, where: str) -> AgentRecord:
         raise SnapshotExists(
             error.what, where=line.where, hint="Restore it under another id: agent_id='…', or --id"
         ) from error
+    except TooLarge:
+        raise  # for this store, and not by the snapshot's fault
     except (Invalid, Corrupt, Unsupported) as error:
         raise SnapshotCorrupt(f"the content is no agent: {error}", where=where) from error
 

@@ -76,6 +76,10 @@ class Folder(ABC):
     def place(self, name: str) -> Place:
         """One of them."""
 
+    @abstractmethod
+    def where(self, name: str) -> str:
+        """How one of them may be shown."""
+
 
 def place_of(target: Target, options: Mapping[str, Any], *, named: bool = False) -> Place:
     """The place that a path or URL names. `named` asks for a name that ends as those of snapshots do."""
@@ -266,6 +270,9 @@ class FileFolder(Folder):
     def place(self, name: str) -> Place:
         return FilePlace(self._path / name)
 
+    def where(self, name: str) -> str:
+        return str(self._path / name)
+
     def _entries(self) -> list[Entry]:
         found = []
         try:
@@ -273,7 +280,10 @@ class FileFolder(Folder):
                 for entry in entries:
                     if not entry.name.endswith(SUFFIX) or entry.name == SUFFIX:
                         continue
-                    status = entry.stat(follow_symlinks=False)
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # deleted meanwhile
                     problem = "" if stat.S_ISREG(status.st_mode) else "this is a link or a directory, and no file"
                     found.append(Entry(entry.name, status.st_size, status.st_mtime, problem))
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -22,7 +22,7 @@ from langchain_core.load import dumpd, load
 from langchain_core.load.load import Reviver
 from langchain_core.load.serializable import Serializable
 from langchain_core.messages import BaseMessage
-from pydantic import SecretBytes, SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 from holdfast.errors import (
     Config,
@@ -31,7 +31,7 @@ from holdfast.errors import (
     SnapshotRefused,
     SnapshotUnsupported,
 )
-from holdfast.snapshots.gathering import Gathering
+from holdfast.snapshots.gathering import Gathering, told
 
 Allowed: TypeAlias = "str | type | Iterable[str | type]"
 """Classes, and `"messages"`, `"core"` or `"all"` for those of LangChain's own lists."""
@@ -171,7 +171,7 @@ class Rules(NamedTuple):
     secrets: dict[str, str]
 
 
-def rules(allow: Allowed, secrets: Mapping[str, str] | None, *, from_env: bool, names: Iterable[str]) -> Rules:
+def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, names: Iterable[str]) -> Rules:
     """The rules by which to revive. `names` are the secrets that the snapshot asks for. Raises `SnapshotInvalid`."""
     lists = "core"
     mappings: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -187,7 +187,7 @@ def rules(allow: Allowed, secrets: Mapping[str, str] | None, *, from_env: bool, 
         cls = _allowed(each)
         mappings[tuple(cls.lc_id())] = (*cls.__module__.split("."), cls.__name__)
         spaces += [cls.lc_id()[0], cls.__module__.partition(".")[0]]
-    known = {str(name): str(value) for name, value in (secrets or {}).items()}
+    known = told(secrets)
     if from_env:
         known = {name: os.environ[name] for name in names if os.environ.get(name)} | known
     missing = sorted(set(names) - known.keys())
@@ -214,11 +214,11 @@ def _allowed(given: Any) -> type[Serializable]:
 def revive(tree: Any, path: str, rules: Rules) -> Any:
     """The value of a tree. Raises `SnapshotRefused`, `SnapshotCorrupt` or `SnapshotInvalid`, with the path."""
     reviver = Reviver(rules.lists, additional_import_mappings=rules.mappings)  # type: ignore[arg-type]
-    _check(tree, path, reviver, rules)
+    asked = _check(tree, path, reviver, rules)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LangChainBetaWarning)
-            return load(
+            made = load(
                 tree,
                 allowed_objects=rules.lists,  # type: ignore[arg-type]
                 secrets_map=rules.secrets,
@@ -236,37 +236,84 @@ def revive(tree: Any, path: str, rules: Rules) -> Any:
             where=path,
             hint="See whether the versions of LangChain are those that the snapshot was made with",
         ) from error
+    _check_made(made, path, asked)
+    return made
 
 
-def _check(tree: Any, path: str, reviver: Reviver, rules: Rules) -> None:
-    left: list[tuple[Any, str, bool]] = [(tree, path, False)]
+class _Asked(NamedTuple):
+    """A secret that an object is to be given: the name of its class, the field, and the name of the secret."""
+
+    cls: str
+    field: str
+    secret: str
+
+
+def _check(tree: Any, path: str, reviver: Reviver, rules: Rules) -> set[_Asked]:
+    """Refuse a tree that `load` must not see. Returns which secrets it asks for, and where."""
+    asked = set()
+    left: list[tuple[Any, str, tuple[str, str] | None]] = [(tree, path, None)]
     while left:
-        value, at, secret_here = left.pop()
+        value, at, holder = left.pop()
         if type(value) is list:
-            left += [(item, f"{at}[{index}]", False) for index, item in enumerate(value)]
+            left += [(item, f"{at}[{index}]", None) for index, item in enumerate(value)]
         if type(value) is not dict or (len(value) == 1 and ESCAPED in value):
             continue
         if "lc" not in value:
-            left += [(item, f"{at}.{key}", False) for key, item in value.items()]
+            left += [(item, f"{at}.{key}", None) for key, item in value.items()]
         elif value.get("type") == "secret":
-            _check_secret(value, at, secret_here, rules)
+            asked.add(_Asked(*_checked_secret(value, at, holder, rules)))
         else:
             id = _checked_id(value, at, reviver)
             # Nothing of langchain-core's has a secret: there, it would be read out by the next prompt.
             holds = reviver.import_mappings.get(id, id)[0] != "langchain_core"
-            left += [(item, f"{at}.{key}", holds) for key, item in value["kwargs"].items()]
+            left += [(item, f"{at}.{key}", (id[-1], key) if holds else None) for key, item in value["kwargs"].items()]
+    return asked
 
 
-def _check_secret(value: dict[str, Any], at: str, here: bool, rules: Rules) -> None:
+def _check_made(made: Any, path: str, asked: set[_Asked]) -> None:
+    """Refuse objects that came about in another way than `_check` and `load` look at.
+
+    Pydantic makes objects of plain dicts, and so templates of jinja2 that LangChain did not see. And a secret that
+    stands in another field than its class declares, as a name or a header, would be told to whom it is none of his.
+    """
+    left, seen, declared = [made], set(), set[_Asked]()
+    while left:
+        value = left.pop()
+        if not isinstance(value, BaseModel | dict | list | tuple) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if not isinstance(value, BaseModel):
+            left += value.values() if isinstance(value, dict) else value
+            continue
+        if getattr(value, "template_format", None) == "jinja2":
+            raise SnapshotRefused("templates of jinja2 can run code, and are not read", where=path)
+        if asked and isinstance(value, Serializable):
+            shown: Mapping[str, Any] = value.to_json()
+            kwargs = shown.get("kwargs", {}).items()
+            declared |= {_Asked(shown["id"][-1], key, item["id"][0]) for key, item in kwargs if _is_marker(item)}
+        left += value.__dict__.values()
+    for wrong in sorted(asked - declared):
+        raise SnapshotRefused(
+            f"the snapshot asks for the secret {wrong.secret} in {wrong.field} of {wrong.cls}, which does not say that "
+            "this is one",
+            where=path,
+            hint="It may have been made to have the secret told to somebody",
+        )
+
+
+def _checked_secret(
+    value: dict[str, Any], at: str, holder: tuple[str, str] | None, rules: Rules
+) -> tuple[str, str, str]:
     id = value.get("id")
     if type(value["lc"]) is not int or set(value) != {"lc", "type", "id"} or type(id) is not list or len(id) != 1:
         raise SnapshotCorrupt("this is no place for a secret that LangChain writes", where=at)
-    if not here or id[0] not in rules.secrets:
+    if holder is None or type(id[0]) is not str or id[0] not in rules.secrets:
         raise SnapshotRefused(
             f"the snapshot asks for a secret where none belongs: {id[0]!r}",
             where=at,
             hint="It may have been made to have the secret told to somebody",
         )
+    return (*holder, id[0])
 
 
 def _checked_id(value: dict[str, Any], at: str, reviver: Reviver) -> tuple[str, ...]:

@@ -11,19 +11,27 @@ import math
 import re
 from typing import Any, NoReturn
 
-from holdfast.errors import SnapshotCorrupt
+from holdfast.errors import SnapshotCorrupt, SnapshotTooLarge
 
 MAX_DEPTH = 200
 """How deep lists and objects may nest. LangChain revives them by recursion, two calls a level."""
 
+MAX_VALUES = 16 << 20
+"""How many values there may be in all: a megabyte of `[],[],[]` takes twenty in memory."""
+
+_CONTAINER = 8
+"""How many values a list or an object counts for."""
+
 _MAX_DIGITS = 4000
-_TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A text without an end is taken to the end, and nothing is tried twice: else a quote after a backslash, a million times,
+# would be looked at a million times a million.
+_TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def read(data: bytes, where: str) -> Any:
-    """The value that a document holds. Raises `SnapshotCorrupt`."""
-    check_depth(data, where)
+    """The value that a document holds. Raises `SnapshotCorrupt` or `SnapshotTooLarge`."""
+    check_shape(data, where)
     try:
         return json.loads(
             data.decode("utf-8"),
@@ -44,12 +52,16 @@ def write(value: Any) -> bytes:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def check_depth(data: bytes, where: str) -> None:
-    """Refuse a document that nests deeper than it may, before anybody reads it by recursion."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+def check_shape(data: bytes, where: str) -> None:
+    """Refuse a document that nests too deeply, or holds too much, before anybody makes objects of it."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH and data.count(b",") <= MAX_VALUES:
         return
+    bare = _TEXTS.sub(b"", data)
+    brackets = bare.translate(None, _ALL_BUT_BRACKETS)
+    if bare.count(b",") + _CONTAINER * (len(brackets) // 2) > MAX_VALUES:
+        raise SnapshotTooLarge(f"the content holds more than {MAX_VALUES:,} values", where=where)
     depth = 0
-    for bracket in _TEXTS.sub(b"", data).translate(None, _ALL_BUT_BRACKETS):
+    for bracket in brackets:
         depth += 1 if bracket in b"[{" else -1
         if depth > MAX_DEPTH:
             raise SnapshotCorrupt(f"lists and objects nest more than {MAX_DEPTH} deep", where=where)

@@ -8,12 +8,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.errors import SnapshotCorrupt, SnapshotInvalid, SnapshotUnsupported
+from holdfast.snapshots.gathering import Gathering
 from holdfast.snapshots.trees import check_fields, given_back, kept
 
 _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}
+_CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
 
 
-def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any) -> Any:
+def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, gathering: Gathering) -> Any:
     """The thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
@@ -30,6 +32,7 @@ def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any) -> Any:
     found = saver.get_tuple(config)
     if found is None:
         raise SnapshotInvalid(f"there is no such thread: {config!r}", hint="Freeze an agent after it has run there")
+    gathering.check_names(found.metadata, "thread.metadata")  # LangGraph puts there what runs were configured with
     place = found.config["configurable"]
     tree = {
         "thread": str(place["thread_id"]),
@@ -46,14 +49,16 @@ def thaw(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: 
     held = given_back(tree, where)
     check_fields(held, _FIELDS, where)
     checkpoint = held["checkpoint"]
-    if not isinstance(checkpoint.get("channel_versions"), dict) or not isinstance(checkpoint.get("id"), str):
+    fits = all(isinstance(checkpoint.get(name), kind) for name, kind in _CHECKPOINT.items())
+    fits = fits and all(isinstance(each, str | int | float) for each in checkpoint["channel_versions"].values())
+    if not fits or not isinstance(held["metadata"].get("step"), int):
         raise SnapshotCorrupt("the thread in the content has no checkpoint", where=where)
     by_task: dict[str, list[tuple[str, Any]]] = {}
     for write in held["writes"]:
-        if type(write) is not list or len(write) != 3:
+        if type(write) is not list or len(write) != 3 or not all(isinstance(name, str) for name in write[:2]):
             raise SnapshotCorrupt("a write in the content is none", where=where)
         task, channel, value = write
-        by_task.setdefault(str(task), []).append((str(channel), value))
+        by_task.setdefault(task, []).append((channel, value))
     name = held["thread"] if thread is None else thread
     config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": held["namespace"]}}
     if saver.get_tuple(config) is not None:

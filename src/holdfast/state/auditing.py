@@ -13,11 +13,11 @@ from holdfast.checkpoints import to_datetime
 from holdfast.engine.ids import time_of
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid
-from holdfast.model.scopes import MARK, Scope
+from holdfast.model.scopes import MARK
 from holdfast.security.access import ACCESS
 from holdfast.security.audit import detail_of
 from holdfast.security.carrying import STEP
-from holdfast.security.events import BETWEEN
+from holdfast.security.events import BETWEEN, lines_of, place_of
 from holdfast.security.noting import AUDIT
 from holdfast.state.handles import Handle
 
@@ -106,13 +106,13 @@ class _Row(NamedTuple):
         time, kind, actor, action, target, outcome, correlation, cause, duration = row.columns
         scope, between, key = str(target).partition(BETWEEN)
         if not between:
-            scope, key = str(row.key[1]).removeprefix(MARK), str(target)
+            scope, key = str(row.key[1]), str(target)
         return cls(
             int(time),
             str(kind),
             str(actor),
             str(action),
-            scope,
+            place_of(scope),
             key,
             str(outcome),
             str(correlation),
@@ -224,7 +224,7 @@ async def _streams(handle: Handle, question: Question, limit: int, after: _Place
     """The lines in which there may be something that is asked for, as a heap."""
     backend, tenant = handle.engine.ground.backend, handle.tenant
     if question.scope:
-        names: Iterable[str] = sorted({Scope.parse(question.scope).line, ACCESS, AUDIT})
+        names: Iterable[str] = sorted({*lines_of(question.scope), ACCESS, AUDIT})
         lines = [Line(tenant, name) for name in names]
     else:
         lines = await handle.engine.lines.names(tenant, MARK)

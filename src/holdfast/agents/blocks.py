@@ -1,0 +1,66 @@
+"""Agents as blocks: started at the beginning, stopped at the end, and failed where an error ends it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.agents.listing import said_by
+from holdfast.engine.drivers import arun, run
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.agents.keeper import Keeper
+
+
+async def _begin(keeper: Keeper) -> None:
+    await keeper.line.allow("read")
+    newest = await keeper.line.newest()
+    if newest is not None and said_by(newest).get("status") == "paused":
+        await keeper.phases.resume()
+    else:
+        await keeper.phases.start()
+
+
+async def _end(keeper: Keeper, error: BaseException | None) -> None:
+    if error is None:
+        if keeper.data.status == "running":
+            await keeper.phases.stop()
+        return
+    try:
+        await keeper.phases.fail(error)
+    except HoldfastError as other:
+        # What ended the block is what its author has to know.
+        error.add_note(f"That {keeper.where} failed could not be saved: {other}")
+
+
+class Block:
+    """For agents of a `Store`."""
+
+    keeper: Any
+
+    def __enter__(self) -> Self:
+        """Start it, or have it go on if it is paused."""
+        run(_begin(self.keeper))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stop it, if it still runs; or say that it failed, by the error that ends the block."""
+        run(_end(self.keeper, error))
+
+
+class AsyncBlock:
+    """For agents of an `AsyncStore`."""
+
+    keeper: Any
+
+    async def __aenter__(self) -> Self:
+        """Start it, or have it go on if it is paused."""
+        await arun(_begin(self.keeper))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Stop it, if it still runs; or say that it failed, by the error that ends the block."""
+        await arun(_end(self.keeper, error))

@@ -1,0 +1,719 @@
+"""Agents that are saved by themselves, in the background: of a store, and of one for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.agents.autosaving import Autosave, Busy, undisturbed
+from holdfast.errors import Conflict, Transient
+from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
+
+QUICK = Autosave(interval=0.05, changes=10, pause=0.01, longest_pause=0.02)
+SELDOM = Autosave(interval=1000.0, changes=10)
+
+
+def notes(store: holdfast.Store, id: str = "a") -> list[str]:
+    found: list[str] = store.agents.load(id).fields["notes"]
+    return found
+
+
+async def saved(agent: AsyncNoter) -> None:
+    """Wait until all is saved."""
+    while agent.metrics.unsaved:
+        await asyncio.sleep(0.001)
+
+
+# When ---------------------------------------------------------------------------------------------------------
+
+
+def test_many_changes_make_one_save_and_none_makes_none() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=SELDOM)
+        agent.start()
+        for number in range(9):
+            agent.notes.append(str(number))
+            agent.changed()
+        time.sleep(0.05)
+        assert steps(store, agent) == 1
+        agent.changed()
+        until(lambda: steps(store, agent) == 2)
+        assert notes(store) == [str(number) for number in range(9)]
+        until(lambda: not agent.metrics.unsaved)
+        assert agent.metrics.counts.coalesced == 9
+        agent.changed(10)
+        until(lambda: agent.metrics.counts.unchanged == 1)
+        assert steps(store, agent) == 2  # it said so, but nothing was
+
+
+def test_messages_tools_and_workflow_count_by_themselves() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=SELDOM)
+        agent.start()
+        agent.conversation.append({"role": "user", "content": "hello"})
+        assert agent.metrics.unsaved == 1
+        agent.tools.declare("search")
+        agent.workflow["step"] = 1
+        assert agent.metrics.unsaved == 3
+        with agent.changing():
+            agent.notes.append("x")
+        assert agent.metrics.unsaved == 4
+        assert agent.flush() == 2
+        assert agent.metrics.unsaved == 0
+        assert agent.flush() == 2  # nothing to do
+
+
+def test_what_nobody_tells_of_is_found_while_the_agent_runs() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=QUICK)
+        agent.start()
+        agent.notes.append("silent")
+        until(lambda: notes(store) == ["silent"])
+        agent.pause()
+        made = steps(store, agent)
+        agent.notes.append("at rest")
+        time.sleep(0.2)
+        assert steps(store, agent) == made
+
+
+def test_an_agent_without_autosave_has_no_thread_and_no_watch() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a")
+        agent.start()
+        agent.changed()
+        with agent.changing():
+            agent.notes.append("x")
+        assert agent.keeper.watch is None
+        assert agent.metrics.unsaved == 0
+        assert not agent.metrics.autosaved
+        until(lambda: not threads())
+
+
+# Without being in the way -------------------------------------------------------------------------------------
+
+
+def test_the_agent_goes_on_while_a_save_hangs() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=0.01, changes=1))
+        agent.start()
+        backend.gate.clear()
+        agent.notes.append("0")
+        agent.changed()
+        until(lambda: agent.keeper.committer)
+        began = time.perf_counter()
+        for number in range(1, 1000):
+            agent.notes.append(str(number))
+            agent.changed()
+        assert time.perf_counter() - began < 1.0  # the store would have taken half a minute
+        assert agent.metrics.unsaved == 1000
+        backend.gate.set()
+        until(lambda: len(notes(store)) == 1000)
+
+
+def test_nothing_is_taken_in_the_middle_of_a_change() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=0.001, changes=1))
+        agent.start()
+        with agent.changing():
+            agent.notes.append("half")
+            agent.changed()
+            time.sleep(0.1)
+            assert notes(store) == []
+            agent.notes.append("whole")
+        until(lambda: notes(store) == ["half", "whole"])
+
+
+def test_nothing_is_taken_in_the_middle_of_a_transition() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=0.001, changes=1))
+        agent.start()
+        seen: list[list[str]] = []
+
+        def work(agent: Noter) -> None:
+            agent.notes.append("half")
+            agent.changed()
+            time.sleep(0.1)
+            seen.append(notes(store))
+
+        agent.transition("work", None)
+        agent.transition("rest")
+        agent.work = lambda data: work(agent)  # type: ignore[method-assign]
+        agent.transition("work")
+        assert seen == [[]]
+        assert notes(store) == ["half"]
+
+
+def test_a_container_that_changes_while_it_is_packed_is_tried_again() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, changes=1))
+        agent.start()
+        real, tried = agent.persist, 0
+
+        def persist() -> Mapping[str, Any]:
+            nonlocal tried
+            tried += 1
+            if tried < 3:
+                raise RuntimeError("dictionary changed size during iteration")
+            return {**real(), "table": {"x": 1}}
+
+        agent.persist = persist  # type: ignore[method-assign]
+        agent.changed()
+        until(lambda: store.agents.load("a").fields["table"] == {"x": 1})
+        assert tried == 3
+        assert agent.metrics.counts.failed == 0
+        assert agent.autosave_error is None
+
+
+def test_one_that_always_changes_while_it_is_packed_is_told_of() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, changes=1))
+        agent.start()
+
+        def torn() -> dict[str, object]:
+            raise RuntimeError("dictionary changed size during iteration")
+
+        agent.persist = torn  # type: ignore[method-assign]
+        agent.changed()
+        until(lambda: agent.metrics.counts.failed)
+        assert isinstance(agent.autosave_error, RuntimeError)
+        del agent.persist
+        until(lambda: not agent.metrics.unsaved)
+        assert agent.autosave_error is None
+
+
+def test_a_dict_that_really_grows_meanwhile_is_saved_in_the_end() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=0.005, changes=5))
+        agent.start()
+        for number in range(3000):
+            agent.table[f"key {number}"] = number
+            agent.changed()
+        agent.stop()
+        assert store.agents.load("a").fields["table"] == agent.table
+        assert agent.metrics.counts.failed == 0
+
+
+# Threads and lives --------------------------------------------------------------------------------------------
+
+
+def test_hundreds_of_agents_share_one_thread_which_ends_with_them() -> None:
+    until(lambda: not threads())  # those of other tests
+    store, _ = wobbly()
+    with store:
+        agents = [Noter().attach(store, f"a{number}", autosave=QUICK) for number in range(300)]
+        for agent in agents:
+            agent.notes.append("x")
+            agent.changed()
+        assert len(threads()) == 1
+        until(lambda: not any(each.metrics.unsaved for each in agents), 90)
+        assert all(steps(store, agent) == 1 for agent in agents[::100])
+        agents.clear()
+        del agent
+        until(lambda: gc.collect() >= 0 and not threads())
+        late = Noter().attach(store, "late", autosave=QUICK)
+        late.changed()
+        until(lambda: steps(store, late))
+        assert len(threads()) == 1
+    until(lambda: not threads())  # the store is closed, and the agent lives on
+    assert late.version
+
+
+def test_an_agent_is_kept_alive_only_while_it_has_something_unsaved() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=0.02))
+        agent.start()
+        backend.gate.clear()
+        agent.notes.append("last words")
+        agent.changed()
+        gone = weakref.ref(agent)
+        del agent
+        gc.collect()
+        assert gone() is not None
+        backend.gate.set()
+        until(lambda: notes(store) == ["last words"])
+        until(lambda: gc.collect() >= 0 and gone() is None)
+
+
+def test_closing_the_store_saves_what_is_unsaved(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with holdfast.open(url) as store:
+        told, silent, at_rest = (Noter().attach(store, id, autosave=SELDOM) for id in ("told", "silent", "rest"))
+        for agent in (told, silent, at_rest):
+            agent.start()
+        told.notes.append("x")
+        told.changed()
+        silent.notes.append("y")
+        at_rest.stop()
+        at_rest.notes.append("z")
+    with holdfast.open(url) as store:
+        assert [notes(store, id) for id in ("told", "silent", "rest")] == [["x"], ["y"], []]
+    told.changed()  # nobody saves it any more, and nobody minds
+    assert told.metrics.unsaved == 1
+
+
+def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    store, backend = wobbly()
+    agents = [Noter().attach(store, f"a{number}", autosave=SELDOM) for number in range(3)]
+    for agent in agents:
+        agent.start()
+        agent.notes.append("lost")
+        agent.changed()
+    backend.fail()
+    with caplog.at_level(logging.ERROR, "holdfast.agents"):
+        store.close()
+    assert backend.refused == 1  # it is not asked again for each
+    assert "3 agents" in caplog.text
+
+
+_PROGRAM = """
+import holdfast, sys
+from holdfast.agents.agent import PersistentAgent
+from holdfast.agents.autosaving import Autosave, Busy, undisturbed
+class Noter(PersistentAgent, name="noter"):
+    notes: list[str] = []
+store = holdfast.open(sys.argv[1])
+agent = Noter().attach(store, "a", autosave=Autosave(interval=1000))
+agent.start()
+agent.notes.append("before the end")
+agent.changed()
+"""
+
+
+def test_a_program_that_ends_saves_what_is_unsaved(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _PROGRAM, url], timeout=60, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    with holdfast.open(url) as store:
+        assert notes(store) == ["before the end"]
+
+
+def test_a_forked_child_saves_what_it_changes_itself(tmp_path: Path) -> None:
+    store = holdfast.open(f"sqlite:///{tmp_path}/a.db")
+    agent = Noter().attach(store, "a", autosave=Autosave(interval=0.02, changes=1))
+    agent.start()
+    agent.changed()
+    until(lambda: agent.metrics.counts.unchanged)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            agent.notes.append("of the child")
+            agent.changed()
+            until(lambda: not agent.metrics.unsaved)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert notes(store) == ["of the child"]
+    store.close()
+
+
+def test_nothing_is_taken_while_somebody_has_the_lock_or_holds_it_off() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=SELDOM)
+        watch = agent.keeper.watch
+        assert watch is not None
+        seen: list[object] = []
+
+        def take() -> None:
+            try:
+                seen.append(watch.take().mark)
+            except Busy:
+                seen.append("busy")
+
+        def elsewhere() -> None:
+            thread = threading.Thread(target=take)
+            thread.start()
+            thread.join()
+
+        with agent.keeper.lock:
+            elsewhere()
+        with undisturbed(agent.keeper):
+            take()
+        agent.changed(3)
+        elsewhere()
+        assert seen == ["busy", "busy", 3]
+
+
+def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_it() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=SELDOM)
+        agent.start()
+        agent.changed()
+        store.engine.agents._thread.end()  # a child has none
+        with agent.keeper.lock:
+            store.engine.agents.renew_locks()
+            assert agent.metrics.unsaved == 0
+            agent.changed()
+            thread = threading.Thread(target=agent.flush)
+            thread.start()
+            thread.join(20)
+            assert not thread.is_alive()
+        assert agent.metrics.unsaved == 0
+
+
+def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, backend = wobbly()
+    agent = Noter().attach(store, "a", autosave=Autosave(interval=1000, failures=1, rest=1000, longest_rest=1000))
+    agent.start()
+    agent.notes.append("lost")
+    agent.changed()
+    store.engine.agents.leave()
+    assert notes(store) == ["lost"]
+    agent.notes.append("really lost")
+    agent.changed()
+    backend.fail()
+    with pytest.raises(Transient):
+        agent.save()
+    refused = backend.refused
+    with caplog.at_level(logging.ERROR, "holdfast.agents"):
+        store.engine.agents.leave()
+    assert backend.refused == refused
+    assert "1 agents" in caplog.text
+    backend.work()
+    agent.notes.append("bad")
+    bystander = Noter().attach(store, "b", autosave=SELDOM)
+    bystander.start()
+    bystander.changed()
+    store.close()
+    assert "a bad note" in caplog.text
+    assert bystander.metrics.unsaved == 0
+    store.close()
+    store.engine.agents.leave()
+
+
+# What others do -----------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_halts_autosave_and_is_raised_by_the_next_save() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=QUICK)
+        agent.start()
+        other = store.agents.restore("a")
+        other.notes.append("theirs")
+        other.save()
+        agent.notes.append("mine")
+        agent.changed()
+        until(lambda: not agent.metrics.autosaved)
+        made = steps(store, agent)
+        assert isinstance(agent.autosave_error, Conflict)
+        assert agent.notes == ["mine"]
+        agent.changed(100)
+        time.sleep(0.1)
+        assert steps(store, agent) == made
+        with pytest.raises(Conflict) as caught:
+            agent.save()
+        assert caught.value.code == "agent-conflict"
+
+
+def test_a_conflict_that_can_be_resolved_is_where_the_agent_runs() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=QUICK, on_conflict="merge")
+        agent.start()
+        other = store.agents.restore("a")
+        other.notes.append("theirs")
+        other.save()
+        agent.table["mine"] = 1
+        agent.changed()
+        until(lambda: not agent.metrics.autosaved)
+        assert agent.notes == []  # nothing is taken on behind the agent's back
+        agent.changed()
+        assert agent.metrics.autosaved
+        assert (agent.notes, agent.table) == (["theirs"], {"mine": 1})
+        assert store.agents.load("a").fields["table"] == {"mine": 1}
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_step_whose_answer_was_lost_is_not_made_twice(lost: int) -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=QUICK)
+        agent.start()
+        backend.lose = lost
+        for number in range(30):
+            agent.notes.append(str(number))
+            agent.conversation.append({"role": "user", "content": str(number)})
+        until(lambda: not agent.metrics.unsaved)
+        figures = agent.metrics
+        assert figures.autosaved
+        assert figures.counts.failed >= 1
+        assert figures.counts.done == steps(store, agent) == agent.version
+        assert notes(store) == [str(number) for number in range(30)]
+        assert store.agents.load("a").messages == 30
+
+
+def test_a_bad_state_is_not_saved_and_the_next_good_one_is() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=QUICK)
+        agent.start()
+        agent.notes.append("bad")
+        agent.changed()
+        until(lambda: agent.metrics.counts.invalid >= 2)
+        figures = agent.metrics
+        assert "bad note" in figures.error
+        assert figures.breaker == "closed"
+        assert figures.unsaved == 1
+        agent.notes.clear()
+        agent.notes.append("good")
+        until(lambda: notes(store) == ["good"])
+        assert backend.refused == 0
+
+
+def test_the_store_comes_back_and_all_is_saved_at_once() -> None:
+    store, backend = wobbly()
+    patient = Autosave(interval=0.01, pause=0.01, longest_pause=30.0, failures=3, rest=0.2, longest_rest=0.2)
+    with store:
+        agents = [Noter().attach(store, f"a{number}", autosave=patient) for number in range(20)]
+        for agent in agents:
+            agent.start()
+        backend.fail()
+        for agent in agents:
+            agent.notes.append("x")
+            agent.changed()
+        until(lambda: store.agents.metrics().breaker == "open")
+        assert store.agents.metrics().unsaved == 20
+        time.sleep(0.5)
+        assert backend.refused <= 16 + 5  # those that were under way, and one at a time since then
+        assert store.agents.metrics().unsaved == 20
+        backend.work()
+        until(lambda: not store.agents.metrics().unsaved, 5)
+        assert all(notes(store, agent.id) == ["x"] for agent in agents)
+        assert store.agents.metrics().breaker == "closed"
+
+
+# Write-through ------------------------------------------------------------------------------------------------
+
+
+def test_in_write_through_all_is_saved_when_the_call_returns() -> None:
+    store, backend = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(write_through=True))
+        agent.start()
+        agent.conversation.append({"role": "user", "content": "one"})
+        assert store.agents.load("a").messages == 1
+        agent.notes.append("x")
+        agent.changed()
+        assert notes(store) == ["x"]
+        made = steps(store, agent)
+        with agent.changing():
+            agent.notes.append("y")
+            agent.conversation.append({"role": "user", "content": "two"})
+            assert steps(store, agent) == made
+        assert steps(store, agent) == made + 1
+        assert notes(store) == ["x", "y"]
+        with suppress(ZeroDivisionError), agent.changing():
+            agent.notes.append("z")
+            raise ZeroDivisionError
+        assert agent.metrics.unsaved == 1
+        backend.fail()
+        with pytest.raises(Transient):
+            agent.conversation.append({"role": "user", "content": "three"})
+        backend.work()
+        until(lambda: store.agents.load("a").messages == 3)  # it is tried again in the background
+        assert notes(store) == ["x", "y", "z"]
+
+
+def test_in_write_through_an_agent_may_change_while_its_state_is_taken() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(write_through=True, interval=0.02))
+        agent.start()
+        real, again = agent.persist, [True]
+
+        def persist() -> Mapping[str, Any]:
+            if again.pop() if again else False:
+                agent.conversation.append({"role": "system", "content": "asked for my state"})
+            return real()
+
+        agent.persist = persist  # type: ignore[method-assign]
+        agent.changed()
+        until(lambda: store.agents.load("a").messages == 1)
+
+
+def test_in_write_through_an_async_agent_awaits() -> None:
+    async def main() -> None:
+        store, _ = async_wobbly()
+        async with store:
+            agent = AsyncNoter().attach(store, "a", autosave=Autosave(write_through=True, interval=1000))
+            await agent.start()
+            await agent.conversation.say({"role": "user", "content": "one"})
+            assert (await store.agents.load("a")).messages == 1
+            async with agent.changing():
+                agent.notes.append("x")
+                await asyncio.sleep(0.02)
+                assert (await store.agents.load("a")).fields["notes"] == []
+            assert (await store.agents.load("a")).fields["notes"] == ["x"]
+            agent.conversation.append({"role": "user", "content": "two"})
+            await agent.flush()
+            assert (await store.agents.load("a")).messages == 2
+            agent.conversation.append({"role": "user", "content": "three"})
+            await saved(agent)  # it hurries in the background
+            assert (await store.agents.load("a")).messages == 3
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+# asyncio ------------------------------------------------------------------------------------------------------
+
+
+def test_an_async_agent_is_saved_on_its_own_loop() -> None:
+    async def main() -> None:
+        store, backend = async_wobbly()
+        took: set[int] = set()
+        async with store:
+            agent = AsyncNoter().attach(store, "a", autosave=QUICK)
+            real = agent.persist
+
+            def persist() -> Mapping[str, Any]:
+                took.add(threading.get_ident())
+                return real()
+
+            agent.persist = persist  # type: ignore[method-assign]
+            await agent.start()
+            for number in range(25):
+                agent.notes.append(str(number))
+                agent.changed()
+                await asyncio.sleep(0)
+            await saved(agent)
+            backend.fail()
+            agent.notes.append("down")
+            agent.changed()
+            while agent.metrics.counts.failed < 3:
+                await asyncio.sleep(0.001)
+            backend.work()
+            await saved(agent)
+            agent.notes.append("silent")
+            while (await store.agents.load("a")).fields["notes"][-1] != "silent":
+                await asyncio.sleep(0.001)
+            agent.notes.append("at the end")
+        assert took == {threading.get_ident()}
+        assert agent.keeper._sent  # it was saved as the store was closed
+        assert not agent.metrics.counts.invalid
+        assert agent.metrics.counts.done == agent.version
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_an_async_agent_outlives_its_loop() -> None:
+    store, _ = async_wobbly()
+    agent = AsyncNoter().attach(store, "a", autosave=Autosave(interval=0.02))
+    agent.changed()  # there is no loop yet
+    assert agent.metrics.unsaved == 1
+
+    async def first() -> None:
+        await agent.start()
+        agent.notes.append("first")
+        agent.changed()
+
+    async def second() -> None:
+        agent.notes.append("second")
+        agent.changed()
+        await saved(agent)
+        assert (await store.agents.load("a")).fields["notes"] == ["first", "second"]
+        await store.close()
+
+    asyncio.run(first())
+    agent.changed()  # its loop is closed
+    asyncio.run(asyncio.wait_for(second(), 30))
+
+
+def test_a_cancelled_save_is_made_sure_of() -> None:
+    async def main() -> None:
+        store, _ = async_wobbly()
+        async with store:
+            agent = AsyncNoter().attach(store, "a", autosave=QUICK)
+            await agent.start()
+            agent.notes.append("x")
+            task = asyncio.create_task(agent.save())
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            agent.notes.append("y")
+            await agent.save()
+            assert (await store.agents.load("a")).fields["notes"] == ["x", "y"]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+# All of it at once --------------------------------------------------------------------------------------------
+
+
+def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_right() -> None:
+    store, backend = wobbly()
+    settings = Autosave(
+        interval=0.003, changes=2, pause=0.001, longest_pause=0.003, failures=3, rest=0.005, longest_rest=0.01
+    )
+    agents = [Noter().attach(store, f"a{number}", autosave=settings) for number in range(20)]
+    end = time.monotonic() + 1.5
+
+    def work(agent: Noter) -> None:
+        chance = random.Random(agent.id)
+        while time.monotonic() < end:
+            agent.notes.append("x")
+            agent.changed()
+            with agent.changing():
+                agent.table["turns"] = agent.table.get("turns", 0) + 1
+            if chance.random() < 0.05:
+                with suppress(Transient):
+                    agent.flush()
+            time.sleep(chance.random() * 0.01)
+
+    def disturb() -> None:
+        chance = random.Random(5)
+        while time.monotonic() < end:
+            time.sleep(chance.random() * 0.05)
+            backend.fail()
+            time.sleep(chance.random() * 0.02)
+            backend.work()
+            backend.lose = chance.randrange(2)
+
+    workers = [threading.Thread(target=work, args=(agent,)) for agent in agents]
+    workers.append(threading.Thread(target=disturb))
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    backend.lose = 0
+    with store:
+        until(lambda: not any(agent.metrics.unsaved for agent in agents))
+        for agent in agents:
+            fields = store.agents.load(agent.id).fields
+            assert (fields["notes"], fields["table"]) == (agent.notes, agent.table)
+            assert agent.metrics.counts.done == agent.version == steps(store, agent)
+            assert agent.metrics.counts.changes == 2 * len(agent.notes)
+        assert store.agents.metrics().counts.failed > 0

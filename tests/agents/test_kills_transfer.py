@@ -1,0 +1,242 @@
+"""One agent hands its conversation to another, and the process is gone in the middle of it: at every call of the store,
+and at every step of what the authors of both wrote. Whichever is started first: one of them holds the conversation,
+whole and once, and both go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agents.machine import OnIncomplete
+from holdfast.backends.port import Backend
+from holdfast.engine.drivers import run
+from holdfast.errors import Conflict
+from holdfast.security.audit import verify
+from holdfast.store import Store
+from tests.agents.kills import (
+    POLICIES,
+    TRANSFERS,
+    Base,
+    Gone,
+    Killer,
+    Scene,
+    Stage,
+    backend_in,
+    dies,
+    effects_in,
+    play_on,
+    vanish,
+    writer_in,
+)
+from tests.agents.workers import path, store_on
+
+each_scene = pytest.mark.parametrize("scene", TRANSFERS, ids=[scene.name.replace(" ", "-") for scene in TRANSFERS])
+each_order = pytest.mark.parametrize("order", ["ab", "ba"])
+
+
+def counted(scene: Scene, base: Base) -> range:
+    """All places of a scene; those that are expected are among them, or else it is looked for where nothing happens."""
+    effects = {f"{name}: {when} its effect" for name in scene.effects for when in ("before", "after")}
+    reads = {"before a read", "after a read"} if "id" in scene.name else set()
+    assert set(base.places) == {"before a batch", "after a batch", "persist", "offers", *effects, *reads}
+    assert base.places.count("before a batch") == base.places.count("after a batch") == scene.batches
+    return range(len(base.places))
+
+
+class After:
+    """What is found by the process that comes after one that is gone, and what must be found."""
+
+    def __init__(self, scene: Scene, base: Base, at: int, backend: Backend, effects: Callable[[], list[str]]) -> None:
+        self.scene = scene
+        self.base = base
+        self.at = at
+        self.backend = backend
+        self.effects = effects
+        self.done = base.batches(at)
+        self.refused = "refused" in scene.name
+        self.given = self.done >= 2 and not self.refused
+        self.new = ["new"] if self.done else []
+
+    def store(self) -> Store:
+        """A store of a process that knows of nothing."""
+        return store_on(self.backend)
+
+    def held(self, given: bool) -> None:
+        """One of them holds what there was to hand over, all of it; and nobody holds it besides."""
+        store = self.store()
+        found = [said(store.agents.messages(id)) for id in "ab"]
+        conversation, own = [*said(self.base.messages["a"]), *self.new], said(self.base.messages["b"])
+        assert found == ([[], [*own, *conversation]] if given else [conversation, own])
+        contexts = [dict(store.agents.load(id).context) for id in "ab"]
+        whole = {"b": "own", "a": "own", "topic": "billing"}
+        assert contexts == ([{}, whole] if given else [{"a": "own"}, {"b": "own"}])
+
+    def pending(self) -> list[str]:
+        """What is half-done, of both."""
+        records = [self.store().agents.load(id) for id in "ab"]
+        return ["" if each.pending is None else each.pending.phase for each in records]
+
+    def resolve(self, policy: str, order: str) -> None:
+        """Start both again, and see that they are what they must be."""
+        how, hand = POLICIES[policy]
+        half = self.done == 1
+        self.held(self.given)
+        received = self.done == 2 and self.given
+        assert self.pending() == ["begun" if half else "", "received" if received else ""]
+        forward = half and "forward" in (how, hand)
+        handed = self.given or (forward and (not self.refused or hand == "forward"))
+        agents = {id: self.started(id, how, hand) for id in order}
+        assert self.pending() == ["", ""]
+        self.held(handed)
+
+        # What each was told at its start: what it found half-done, or that nobody ran it.
+        crashed = [("crashed", "none")] if self.base.status == "running" else []
+        told = {id: [(each.kind, each.resolved) for each in agent.recoveries] for id, agent in agents.items()}
+        ended = "forward" if handed else "back"
+        assert told["a"] == ([("transfer", ended)] if half and not hand else crashed)
+        store = self.store()
+        if forward and order == "ba":  # it ran when the conversation came
+            agents["b"].reload()
+        assert told["b"] == ([("transfer", "forward")] if received else crashed)
+        rows = {id: [(each[0], each[3]) for each in path(store, id, kind="recovery")] for id in "ab"}
+        assert rows["a"] == ([("transfer", ended)] if half and hand else []) + told["a"]
+        assert rows["b"] == told["b"]
+
+        # Each was started once; and told once, as far as it knows, of what it was handed.
+        assert agents["a"].log == [*self.base.logs["a"], "start"]
+        count = len(self.base.messages["a"]) + 1
+        came = [f"received {count}"] if handed else []
+        more = ["start", *came] if forward and order == "ba" else [*came, "start"]
+        assert agents["b"].log == [*self.base.logs["b"], *more]
+        again = Counter({"start": 2})
+        again["accepts"] += forward and not hand
+        again["receive"] += received or (handed and not self.given)
+        before = Counter(self.base.effects(self.at)) + Counter([*self.scene.before] * 2)
+        assert Counter(self.effects()) == before + again
+        self.recorded(store, handed)
+        self.goes_on(agents["a"], agents["b"], "ba" if handed else "ab")
+
+    def recorded(self, store: Store, handed: bool) -> None:
+        """What is told of the transfer: there was one, if it was begun, and it went one way."""
+        ids = {each.id for id in "ab" for each in store.agents.transfers(id)}
+        assert len(ids) == (1 if self.done else 0)
+        phases = [[each.phase for each in store.agents.transfers(id)] for id in "ab"]
+        if handed:
+            assert phases == [["given"], ["acknowledged"]]
+        elif self.done:
+            assert phases in ([["undone"], []], [["refused"], []])
+
+    def started(self, id: str, how: OnIncomplete, hand: Any) -> Any:
+        """One of the two, in a process of its own."""
+        store = self.store()
+        agent = store.agents.restore(id, on_incomplete=how)
+        pending = agent.keeper.data.pending
+        if hand and pending is not None and pending.phase == "begun":
+            before = store.agents.load(id)
+            with pytest.raises(Conflict) as raised:
+                agent.start()
+            assert raised.value.code == "transition-incomplete"
+            assert store.agents.load(id) == before
+            recovery = store.agents.resolve(id, hand)
+            assert (recovery.kind, recovery.resolved, recovery.ran) == ("transfer", hand, False)
+            agent = self.store().agents.restore(id, on_incomplete=how)
+        agent.start()
+        assert agent.status == "running"
+        return agent
+
+    def goes_on(self, a: Any, b: Any, handed_back: str = "") -> None:
+        """Both can do what agents do, and hand over what they have; and all that is stored is sound."""
+        for agent in (a, b):
+            agent.transition("note")
+            agent.conversation.append("more")
+            agent.stop()
+        store = self.store()
+        found = Counter(each for id in "ab" for each in said(store.agents.messages(id)))
+        assert found == Counter(["a one", "a two", "b one", "b two", *self.new, "more", "more"])
+        if handed_back:
+            giver, receiver = [store.agents.restore(id) for id in handed_back]
+            giver.transfer(receiver, accept=True)
+            assert store.agents.messages(giver.keeper.line.id) == []
+        assert store.verify().findings == []
+        assert run(verify(store.engine, "")).findings == []
+
+
+def said(messages: list[str]) -> list[str]:
+    """Messages without those that the agents' own hooks put in."""
+    return [each for each in messages if not each.startswith("<")]
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    """Has scenes played by processes that are killed."""
+    with Killer() as started:
+        yield started
+
+
+@each_scene
+def test_killed_at_every_place(scene: Scene, killer: Killer, tmp_path: Path) -> None:
+    base = killer.whole(scene, tmp_path / "whole")
+    for at in counted(scene, base):
+        folder = tmp_path / str(at)
+        killer.play(scene, folder, at)
+        play_on(Stage(writer_in(folder)))
+        backend = backend_in(folder)
+        after = After(scene, base, at, backend, partial(effects_in, folder))
+        try:
+            after.resolve([*POLICIES][at % 4], "ab" if at % 3 else "ba")
+            assert run(backend.check()) == []
+        finally:
+            run(backend.close())
+
+
+@each_order
+@pytest.mark.parametrize("policy", POLICIES)
+@each_scene
+def test_gone_at_every_place(scene: Scene, policy: str, order: str) -> None:
+    base, _, _ = dies(scene, -1)
+    for at in counted(scene, base):
+        if policy != "back" and base.batches(at) in (0, scene.batches):
+            continue  # there is nothing to resolve, and so no policy for it
+        _, backend, effects = dies(scene, at)
+        After(scene, base, at, backend, effects.copy).resolve(policy, order)
+
+
+@pytest.mark.parametrize(
+    ("batches", "how", "order"), [(1, "back", "ab"), (1, "forward", "ab"), (1, "forward", "ba"), (2, "forward", "ba")]
+)
+def test_gone_again_at_every_place_of_the_next_start(batches: int, how: OnIncomplete, order: str) -> None:
+    scene = TRANSFERS[1]
+    base, _, _ = dies(scene, -1)
+    last = max(at for at in counted(scene, base) if base.batches(at) == batches)
+    for again in range(1000):
+        _, backend, effects = dies(scene, last)
+        after = After(scene, base, last, backend, effects.copy)
+        stage = play_on(Stage(effects.append, again, vanish))
+        stage.armed = True
+        try:
+            store = stage.store(backend)
+            for id in order:
+                store.agents.restore(id, on_incomplete=how).start()
+        except Gone:
+            play_on(Stage(effects.append))
+            agents = {id: after.started(id, how, None) for id in order}
+            assert after.pending() == ["", ""]
+            handed = batches == 2 or how == "forward"
+            after.held(handed)
+            after.recorded(after.store(), handed)
+            told = [[each[0] for each in path(after.store(), id, kind="recovery")].count("transfer") for id in "ab"]
+            # The receiver finds something, too, if it came to that again and was cut off before it was told of.
+            assert told in ([[1, 0], [1, 1]] if batches == 1 else [[0, 1]])
+            if order == "ba":
+                agents["b"].reload()
+            after.goes_on(agents["a"], agents["b"])
+            continue
+        assert {"before a read", "after a read", "before a batch", "after a batch"} < set(stage.passed)
+        assert len(stage.passed) == again > 20
+        return
+    raise AssertionError("it never came to an end")

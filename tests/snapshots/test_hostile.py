@@ -1,0 +1,253 @@
+"""Files that somebody made to do harm, sealed as they should be: refused, with a clear error, and nothing done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+from langchain_core.prompts import PromptTemplate
+
+from holdfast import snapshots
+from holdfast.errors import Config, HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotRefused
+from tests.snapshots.kit import Scripted, forged
+
+
+def object_of(*id: Any, **kwargs: Any) -> dict[str, Any]:
+    return {"lc": 1, "type": "constructor", "id": list(id), "kwargs": kwargs}
+
+
+def restored(path: Path, content: Any, header: dict[str, Any] | None = None, **given: Any) -> Any:
+    path.write_bytes(forged({"kind": "langchain", "content": content}, **(header or {})))
+    return snapshots.restore(path, **given)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hostile.hfsnap"
+
+
+MESSAGE = ("langchain", "schema", "messages", "HumanMessage")
+SECRET = {"lc": 1, "type": "secret", "id": ["KEY"]}
+
+
+def test_the_kit_makes_files_that_are_read(path: Path) -> None:
+    assert restored(path, object_of(*MESSAGE, content="x")) == HumanMessage("x")
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "why"),
+    [
+        (object_of("os", "system", command="true"), SnapshotRefused, "os.system"),
+        (object_of("subprocess", "Popen", args=["true"]), SnapshotRefused, "subprocess.Popen"),
+        (object_of("builtins", "eval", source="1"), SnapshotRefused, "builtins.eval"),
+        (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefused, "importlib"),
+        (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefused, "not allowed"),
+        (object_of("langchain", "HumanMessage"), SnapshotRefused, "not allowed"),
+        (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorrupt, "name of a class"),
+        (object_of("langchain", "..", "os", "system"), SnapshotCorrupt, "name of a class"),
+        (object_of("langchain_core", "messages", "__class__"), SnapshotCorrupt, "name of a class"),
+        (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorrupt, "name of a class"),
+        (object_of("HumanMessage"), SnapshotCorrupt, "no object"),
+        (object_of(), SnapshotCorrupt, "no object"),
+        (object_of(1, 2), SnapshotCorrupt, "name of a class"),
+        (object_of(["langchain"], "x"), SnapshotCorrupt, "name of a class"),
+        (object_of("langchain", "a\nb"), SnapshotCorrupt, "name of a class"),
+        ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "more": 1}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "lc": True}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorrupt, "no object"),
+        ({**object_of(*MESSAGE), "type": None}, SnapshotCorrupt, "no object"),
+        ({"lc": 1}, SnapshotCorrupt, "no object"),
+        ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorrupt, "only the name"),
+        (object_of(*MESSAGE, content=SECRET), SnapshotRefused, "secret where none belongs"),
+        ([SECRET], SnapshotRefused, "secret where none belongs"),
+        (SECRET, SnapshotRefused, "secret where none belongs"),
+        ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorrupt, "no place for a secret"),
+        ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorrupt, "no place for a secret"),
+        ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorrupt, "no place for a secret"),
+        ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefused, "os.system"),
+        (object_of(*MESSAGE), SnapshotInvalid, "cannot make it again"),
+        (object_of(*MESSAGE, content=5), SnapshotInvalid, "cannot make it again"),
+        (
+            object_of("langchain", "prompts", "prompt", "PromptTemplate", template="{{x}}", template_format="jinja2"),
+            SnapshotInvalid,
+            "[Jj]inja2",
+        ),
+        (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), SnapshotRefused, "allow="),
+        (object_of("langchain", "llms", "openai", "OpenAI"), SnapshotRefused, "allow="),
+    ],
+    ids=range(38),
+)
+def test_an_injected_constructor_is_refused(content: Any, error: type[Exception], why: str, path: Path) -> None:
+    with pytest.raises(error, match=why) as raised:
+        restored(path, content, {"secrets": ("KEY",)}, secrets={"KEY": "told to nobody"})
+    assert isinstance(raised.value, HoldfastError)
+    assert "told to nobody" not in str(raised.value)
+
+
+def test_escaped_data_is_not_made_into_objects(path: Path) -> None:
+    data = {"__lc_escaped__": object_of("os", "system", command="false")}
+    message = restored(path, object_of(*MESSAGE, content="x", additional_kwargs=data))
+    assert message.additional_kwargs == object_of("os", "system", command="false")
+
+
+def test_a_secret_goes_only_to_classes_that_were_allowed_and_under_names_that_the_header_tells(path: Path) -> None:
+    id = ("tests", "snapshots", "kit", "Scripted")
+    fine = object_of(*id, lines=["x"], api_key=SECRET)
+    with pytest.raises(SnapshotRefused, match="not allowed"):
+        restored(path, fine, {"secrets": ("KEY",)}, secrets={"KEY": "a"})
+    with pytest.raises(SnapshotRefused, match="secret where none belongs"):
+        restored(path, fine, secrets={"KEY": "a"}, allow=[Scripted])
+    with pytest.raises(SnapshotRefused, match="secret where none belongs"):
+        restored(path, object_of(*id, lines=[SECRET]), {"secrets": ("KEY",)}, secrets={"KEY": "a"}, allow=[Scripted])
+    made = restored(path, fine, {"secrets": ("KEY",)}, secrets={"KEY": "a"}, allow=[Scripted])
+    assert made.api_key.get_secret_value() == "a"
+
+
+def test_what_is_allowed_can_be_less(path: Path) -> None:
+    prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
+    assert isinstance(restored(path, prompt), PromptTemplate)
+    with pytest.raises(SnapshotRefused, match="not allowed"):
+        restored(path, prompt, allow="messages")
+    assert restored(path, object_of(*MESSAGE, content="x"), allow="messages") == HumanMessage("x")
+
+
+def test_what_langchain_lists_and_is_not_installed_is_named(path: Path) -> None:
+    content = object_of("langchain", "chat_models", "openai", "ChatOpenAI", model="x")
+    with pytest.raises(Config, match="langchain_openai") as raised:
+        restored(path, content, allow="all")
+    assert raised.value.code == "not-installed"
+
+
+class Local(Scripted):
+    """Found under its name until a test hides it."""
+
+
+@pytest.mark.parametrize("allow", ["any", [int], [5], ["Scripted"]], ids=str)
+def test_what_is_allowed_is_a_class_or_a_list_of_langchains(allow: Any, path: Path) -> None:
+    with pytest.raises(SnapshotInvalid, match="no list|no class"):
+        restored(path, [], allow=allow)
+
+
+def test_a_class_that_cannot_be_found_again_is_not_allowed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    restored(path, [], allow=["core", Local])
+    hidden = Local
+    monkeypatch.delitem(globals(), "Local")
+    with pytest.raises(SnapshotInvalid, match="not to be found"):
+        restored(path, [], allow=hidden)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"NaN",
+        b"{}",
+        b'{"kind":"langchain"}',
+        b'{"kind":"langchain","content":[],"more":1}',
+        b'{"kind":"langchain","kind":"langchain","content":[]}',
+        b'{"kind":"agent","content":[]}',
+        b'{"kind":null,"content":[]}',
+        b'{"kind":"langchain","content":' + b"[" * 1000 + b"]" * 1000 + b"}",
+        b"\xff\xfe",
+    ],
+    ids=range(12),
+)
+def test_a_document_that_is_none_is_refused_by_verify_too(document: bytes, path: Path) -> None:
+    path.write_bytes(forged(document))
+    for look in (snapshots.verify, snapshots.restore):
+        with pytest.raises(SnapshotCorrupt):
+            look(path)
+
+
+@pytest.mark.parametrize("kind", ["history", "agent"])
+@pytest.mark.parametrize(
+    "content",
+    [None, 5, "x", [5], {}, {"agent": 1}, {"agent": None, "thread": None}, {"agent": {}, "thread": None}, ["a"]],
+    ids=str,
+)
+def test_content_of_another_kind_is_refused(kind: str, content: Any, path: Path) -> None:
+    path.write_bytes(forged({"kind": kind, "content": content}, kind=kind))
+    with pytest.raises(SnapshotCorrupt):
+        snapshots.restore(path)
+
+
+@pytest.mark.parametrize("content", [None, 5, "x", {}, {"a": 1}, [5], [{"lc_": 1}]], ids=str)
+def test_content_that_is_no_object_is_refused(content: Any, path: Path) -> None:
+    with pytest.raises(SnapshotCorrupt, match="no object of LangChain"):
+        restored(path, content)
+
+
+def test_a_history_of_other_things_is_refused(path: Path) -> None:
+    prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
+    path.write_bytes(forged({"kind": "history", "content": [prompt]}, kind="history"))
+    with pytest.raises(SnapshotCorrupt, match="something else than messages"):
+        snapshots.restore(path)
+
+
+WORDS = [
+    "lc",
+    "type",
+    "id",
+    "kwargs",
+    "constructor",
+    "secret",
+    "not_implemented",
+    "langchain",
+    "KEY",
+    "content",
+    "human",
+]
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150)
+@given(tree=TREES, kind=st.sampled_from(["langchain", "history", "agent"]))
+def test_whatever_is_in_it_is_made_or_refused(tree: Any, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "tree.hfsnap"
+    path.write_bytes(forged({"kind": kind, "content": tree}, kind=kind, secrets=("KEY",)))
+    try:
+        made = snapshots.restore(path, secrets={"KEY": "told"})
+    except HoldfastError:
+        return
+    assert "told" not in repr(made)
+    assert getattr(made, "messages", made) == []
+
+
+def test_nothing_is_run_or_imported(path: Path) -> None:
+    """In a process of its own, with an eye on what it opens and starts."""
+    code = (
+        "import sys\n"
+        "import langchain_core.load, langchain_core.documents, langchain_core.chat_history\n"
+        "from holdfast import snapshots, errors\n"
+        "snapshots.info(sys.argv[1])\n"
+        "def watch(event, args):\n"
+        "    if event in ('os.system', 'subprocess.Popen', 'socket.connect') or (\n"
+        "        event == 'import' and args[0].startswith(('antigravity', 'this'))):\n"
+        "        sys.stdout.write(event)\n"
+        "sys.addaudithook(watch)\n"
+        "try:\n"
+        "    snapshots.restore(sys.argv[1], allow='all')\n"
+        "except errors.SnapshotRefused as error:\n"
+        "    sys.stdout.write('refused ' + error.where)\n"
+    )
+    content = [object_of("antigravity", "x"), object_of("this", "s"), object_of("os", "system", command="id")]
+    path.write_bytes(forged({"kind": "langchain", "content": content}))
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "refused value[2]", done.stderr

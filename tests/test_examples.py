@@ -1,0 +1,93 @@
+"""The examples do what they say that they show."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples" / "agents").glob("*.py"))
+
+
+def run(name: str) -> list[str]:
+    """Run an example as its docstring says to. Returns the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "-W", "error", "-m", f"examples.agents.{name}"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_greeter_knows_whom_it_met() -> None:
+    assert run("greeter") == [
+        "Hello, Ada!",
+        "Hello, Grace!",
+        "Hello again, Ada: that makes 2",
+        "Hello again, Ada: that makes 3",
+        "door: greeter, stopped, version 5",
+    ]
+
+
+def test_the_haiku_agent_goes_on_with_its_conversation() -> None:
+    printed = run("haiku")
+    assert [line[:3] for line in printed if line.startswith("(")] == ["(1)", "(2)", "(3)"]
+    assert printed[2] == "back, in the form 5-7-5, with 4 messages"
+    assert printed[-1] == "collected: tides, kelp, git"
+
+
+def test_the_conversation_is_handed_over_once_it_is_accepted() -> None:
+    printed = run("handover")
+    assert printed[0].startswith("refused: ")
+    assert printed[1] == "football: the greeter has 2 messages, the poet 0"
+    assert printed[2] == "kelp: the greeter has 0 messages, the poet 4"
+    assert "a holdfast grips the dark rock" in printed[3]
+    assert printed[4:] == ["given: a haiku on kelp", "refused: a haiku on football"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_git_assistant_is_killed_and_commits_once() -> None:
+    printed = run("git_assistant")
+    said = dict(re.findall(r"^([a-z ]+): +(.*)$", "\n".join(printed), re.MULTILINE))
+    assert [line.split()[-1] for line in printed[:3]] == ["reviewing", "idle", "reviewing"]
+    assert "may not use the tool 'push'" in said["push"]
+    assert said["commit"] == "git has committed and the agent is killed"
+    assert "transition 'commit' reviewing → idle: finished" in said["recovery"]
+    assert said["back"] == "running, idle, commits: 1"
+    assert said["git log"] == "Assistant: Say what makes the tides"
+    assert printed.count("git log:   Assistant: Say what makes the tides") == 1
+    assert said["tools"] == "add 2, diff 1, log 1, reset 1"
+    assert said["denied"] == "push 1"
+    assert "stateDiagram-v2" in printed
+    assert any(line.endswith(": stage (2×)") for line in printed)
+
+
+def test_without_git_the_git_assistant_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.agents.git_assistant"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "git is not installed: this example works on a repository, and needs it\n"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_says_how_it_is_run(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert f"    python -m examples.agents.{path.stem}\n" in text
+    assert "\nIt prints " in text
+    assert len(text.splitlines()) < 180
