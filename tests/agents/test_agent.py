@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,6 +96,10 @@ def test_a_field_cannot_hide_what_every_agent_has() -> None:
         class Hiding(PersistentAgent, name="tests: hiding"):
             status: str = ""  # type: ignore[assignment]
 
+    for name in ("attach", "persist", "machine", "spec"):
+        with pytest.raises(Invalid, match=f"'{name}' is something that every agent has"):
+            type("Hiding", (PersistentAgent,), {"__annotations__": {name: int}, "__module__": __name__})
+
 
 def test_an_abstract_class_has_no_agents() -> None:
     class Base(PersistentAgent, abstract=True):
@@ -116,6 +121,8 @@ def test_policies_are_inherited_and_checked() -> None:
         MoreSo().attach(opened(Memory()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="nothing to say about an agent as 'on_curropt'"):
         MoreSo().attach(opened(Memory()), "a", on_curropt="raise")  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="autosave is an Autosave, or None, not 5"):
+        MoreSo().attach(opened(Memory()), "a", autosave=5)  # type: ignore[arg-type]
 
 
 def test_names_are_those_of_one_class() -> None:
@@ -239,6 +246,67 @@ def test_a_dataclass_can_be_an_agent() -> None:
     agent.save()
     found = opened(backend).agents.restore("a")
     assert (found.model, found.seen) == ("m", ["x"])
+
+
+def test_defaults_are_made_by_factories_too() -> None:
+    class Made(PersistentAgent, name="tests: made"):
+        items: list[str] = dataclasses.field(default_factory=lambda: ["first"])
+        limits: dict[str, int] = dataclasses.field(default={"a": 1})
+        number: int = dataclasses.field(default=3)
+        tags: list[str] = attrs.field(factory=list)
+        name: str = attrs.field(default="x")
+        later: str = attrs.field()
+
+    one, other = Made(), Made()
+    one.items.append("more")
+    one.limits["b"] = 2
+    one.tags.append("t")
+    assert (other.items, other.limits, other.number, other.tags, other.name) == (["first"], {"a": 1}, 3, [], "x")
+    backend = Memory()
+    one.later = "now"
+    one.attach(opened(backend), "a").save()
+    found = opened(backend).agents.restore("a")
+    assert (found.items, found.limits, found.tags) == (["first", "more"], {"a": 1, "b": 2}, ["t"])
+    other.restore({"number": 5})
+    assert (other.items, other.number) == (["first"], 5)
+    assert other.items is not one.items
+
+
+def test_an_object_does_not_take_over_an_agent_of_another_class() -> None:
+    class Other(PersistentAgent, name="tests: other"):
+        pass
+
+    store = opened(Memory())
+    store.agents.create(Greeter, "a").greet("Ada")
+    for name in ("start", "reload"):
+        with pytest.raises(Invalid, match="is of the class 'tests: greeter', and this one is of 'tests: other'"):
+            getattr(Other().attach(store, "a"), name)()
+    mine = Other().attach(store, "b", on_conflict="merge")
+    mine.save()
+    store.agents.delete("b")
+    store.agents.create(Greeter, "b")
+    with pytest.raises(Invalid, match="is of the class"):
+        mine.save()
+    assert [store.agents.load(each).kind for each in "ab"] == ["tests: greeter"] * 2
+
+
+def test_a_restore_that_raises_leaves_the_rest_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    other = store.agents.restore("a")
+    other.context["k"] = 1
+    other.transition("work")
+    monkeypatch.setattr(Greeter, "restore", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        agent.reload()
+    assert (agent.context, agent.state, agent.version) == ({}, "idle", 1)
+
+
+def test_an_agent_says_what_it_is() -> None:
+    agent = Greeter()
+    assert repr(agent) == "<Greeter, not attached>"
+    agent.attach(opened(Memory()), "a").start()
+    assert repr(agent) == "<Greeter 'a': running, version 1>"
 
 
 def test_without_its_class_an_agent_is_not_made() -> None:

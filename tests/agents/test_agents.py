@@ -293,6 +293,89 @@ def test_what_is_no_document_is_refused(change: dict[str, Any], error: type[Exce
 # Deleting -----------------------------------------------------------------------------------------------------------
 
 
+def test_what_is_imported_rolled_back_or_resolved_is_listed_as_it_is() -> None:
+    store = opened(Memory())
+    for id, metadata in (("small", {"team": "docs"}), ("large", {"team": "docs", "text": "x" * 5000})):
+        agent = Greeter().attach(store, id)
+        agent.metadata.update(metadata)
+        agent.greet("Ada")
+        agent.start()
+        store.agents.import_(store.agents.export(id), id=f"{id} too")
+        store.agents.rollback(id, 1)
+        for shown in store.agents.list(metadata={"team": "docs"}, prefix=id):
+            assert (shown.messages, shown.metadata) == (1, metadata)
+        for each in (id, f"{id} too"):
+            notes = store.agents.load(each).notes
+            assert ("metadata" in notes, "large" in notes) == (id == "small", id == "large")
+    assert len(store.agents.list(metadata={"team": "docs"})) == 4
+
+
+@pytest.mark.parametrize("counts", [{"tokens": "x"}, {"tokens": -1}, {"tokens": None}], ids=["text", "less", "none"])
+def test_counts_that_are_none_are_refused(counts: dict[str, Any]) -> None:
+    store = opened(Memory())
+    store.agents.create(Greeter, "a")
+    document = store.agents.export("a")
+    document["state"]["counts"] = counts
+    with pytest.raises(Invalid, match="no state of an agent"):
+        store.agents.import_(document, id="b")
+
+
+@pytest.mark.parametrize("change", [{"kind": 5}, {"time": "today"}, {"more": 1}], ids=["kind", "time", "more"])
+def test_what_is_under_way_is_what_an_agent_saves(change: dict[str, Any]) -> None:
+    store = opened(Memory())
+    store.agents.create(Greeter, "a")
+    document, codec = store.agents.export("a"), store._handle.codec
+    pending = {"kind": "transition", "trigger": "t", "source": "s", "target": "t", "time": START, **change}
+    document["state"]["pending"] = codec.to_json(pending)
+    with pytest.raises(Invalid, match="under way cannot be read"):
+        store.agents.import_(document, id="b")
+    assert not store.agents.exists("b")
+
+
+def test_what_hooks_make_of_an_import_is_what_is_saved() -> None:
+    store = opened(Memory())
+    store.agents.create(Greeter, "a")
+
+    @store.hooks.before("agent.create")
+    def named(call: Any) -> Any:
+        return {**call.value, "metadata": {"team": "hooks"}}
+
+    store.agents.import_(store.agents.export("a"), id="b")
+    assert ids(store.agents.list(metadata={"team": "hooks"})) == ["b"]
+
+
+def test_what_is_done_with_an_agent_is_in_the_audit_of_its_scope() -> None:
+    store = opened(Memory())
+    for id in ("a", "x/y"):
+        agent = store.agents.create(Greeter, id)
+        agent.start()
+        agent.transition("work")
+        store.state(agent=id).set("k", 1)
+        found = store.audit(scope=agent.keeper.line.scope)
+        assert {each.kind for each in found} == {"agent", "lifecycle", "transition", "change"}
+        assert {each.scope for each in found} == {str(agent.keeper.line.scope)}
+        count = len(found)
+        store.agents.delete(id)
+        assert len(store.audit(scope=agent.keeper.line.scope)) == count + 1
+    assert store.audit_verify().ok
+    assert not [each for each in store.audit(limit=100) if each.scope.startswith("agents:")]
+
+
+def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    first = store.agents.load("a").checkpoint
+    for _ in range(5):
+        agent.save()
+    store.prune(keep_last=1)
+    for asked in ({"version": 2}, {"at": first}, {"at": START - timedelta(days=1)}):
+        with pytest.raises(NotFound) as caught:
+            store.agents.load("a", **asked)
+        assert "agents:" not in str(caught.value)
+        assert "store.agents.history('a')" in caught.value.hint
+        assert "agent 'a'" in str(caught.value)
+
+
 def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
     store = opened(Memory())
     agent = store.agents.create(Greeter, "a")

@@ -222,8 +222,12 @@ def test_a_store_that_does_not_answer_for_a_while() -> None:
     backend = Hanging(Memory())
     store, other = Store(Engine(Ground(backend)), ""), AsyncStore(Engine(Ground(backend)), "")
     settings = Autosave(interval=0.2, changes=30, pause=0.02, longest_pause=0.1, failures=2, rest=0.3, longest_rest=0.6)
-    go_through(store, other, settings, 4.0, backend.fail, backend.work, lambda: Store(Engine(Ground(backend)), ""))
-    assert backend.refused > 0
+    try:
+        go_through(store, other, settings, 4.0, backend.fail, backend.work, lambda: Store(Engine(Ground(backend)), ""))
+        assert backend.refused > 0
+    finally:
+        asyncio.run(_closed(other))
+        store.close()
 
 
 def outage_of_postgres(settings: Autosave, seconds: float, timeout: float) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 import holdfast
 from holdfast.agents.autosaving import Autosave, Busy, undisturbed
+from holdfast.agents.calling import called
 from holdfast.errors import Conflict, Transient
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
@@ -382,6 +383,38 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
         assert agent.metrics.unsaved == 0
 
 
+def test_a_forked_child_that_ends_does_not_save_what_is_the_parents() -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=SELDOM)
+        agent.start()
+        agent.notes.append("of the parent")
+        agent.changed()
+        store.engine.agents._thread.end()  # a child has none
+        store.engine.agents.renew_locks()
+        store.engine.agents.leave()
+        assert notes(store) == []
+        agent.changed()
+        store.engine.agents.leave()
+        assert notes(store) == ["of the parent"]
+
+
+def test_a_program_that_ends_without_closing_a_store_for_asyncio_tells_what_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, _ = async_wobbly()
+    agent = AsyncNoter().attach(store, "a", autosave=SELDOM)
+
+    async def work() -> None:
+        await agent.start()
+        agent.changed()
+
+    asyncio.run(work())
+    store.engine.agents.leave()
+    assert "1 agents have changes that are not saved: a: the AsyncStore was not closed" in caplog.text
+    asyncio.run(store.close())
+
+
 def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -412,6 +445,94 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     assert bystander.metrics.unsaved == 0
     store.close()
     store.engine.agents.leave()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_agent_that_is_always_being_changed_is_saved_all_the_same(workers: int) -> None:
+    store, _ = wobbly()
+    with store:
+        agent = Noter().attach(store, "a", autosave=Autosave(interval=0.02, changes=10**6))
+        agent.start()
+        deadline = time.monotonic() + 10
+
+        def work() -> None:
+            while agent.metrics.counts.done < 4 and time.monotonic() < deadline:
+                with agent.changing(), agent.changing():
+                    agent.notes.append("x")
+                    time.sleep(0.002)
+
+        several = [threading.Thread(target=work) for _ in range(workers)]
+        for thread in several:
+            thread.start()
+        for thread in several:
+            thread.join()
+        assert agent.metrics.counts.done >= 4
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_agent_of_an_event_loop_that_is_always_being_changed_is_saved_all_the_same(workers: int) -> None:
+    async def scenario() -> int:
+        store, _ = async_wobbly()
+        async with store:
+            agent = AsyncNoter().attach(store, "a", autosave=Autosave(interval=0.02, changes=10**6))
+            await agent.start()
+            deadline = time.monotonic() + 10
+
+            async def work() -> None:
+                while agent.metrics.counts.done < 4 and time.monotonic() < deadline:
+                    async with agent.changing(), agent.changing():
+                        agent.notes.append("x")
+                        await asyncio.sleep(0.002)
+
+            await asyncio.gather(*(work() for _ in range(workers)))
+            return agent.metrics.counts.done
+
+    assert asyncio.run(scenario()) >= 4
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) -> None:
+    store, backend = async_wobbly()
+    agents = [AsyncNoter().attach(store, str(n), autosave=Autosave(interval=0.05, changes=1)) for n in range(40)]
+    apply = backend.apply
+    gate: list[asyncio.Event] = []
+
+    async def slow(changes: Any) -> Any:
+        await called(gate[0].wait)
+        return await apply(changes)
+
+    async def begin() -> None:
+        gate.append(asyncio.Event())
+        for agent in agents:
+            await agent.start()
+        backend.apply = slow  # type: ignore[method-assign,assignment]
+        for agent in agents:
+            agent.notes.append("x")
+            agent.changed()
+        await asyncio.sleep(0.02)
+        backend.apply = apply  # type: ignore[method-assign]
+
+    async def go_on() -> None:
+        if ends:
+            for agent in agents:
+                agent.changed()
+        for agent in agents:
+            await asyncio.wait_for(saved(agent), 20)
+        await store.close()
+
+    async def both() -> None:
+        await begin()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await go_on()
+
+    if ends:
+        asyncio.run(begin())  # warnings, as of tasks that nobody waited for, are errors here
+        gc.collect()
+        assert not any(agent.keeper.watch.saving for agent in agents if agent.keeper.watch is not None)
+        asyncio.run(go_on())
+    else:
+        asyncio.run(both())
 
 
 # What others do -----------------------------------------------------------------------------------------------

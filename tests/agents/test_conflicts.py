@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.agents.resolving import Sides, resolved
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Batch
 from holdfast.backends.wrap import Wrapper
-from holdfast.errors import Conflict, Invalid, Uncertain
+from holdfast.codec import default_codec
+from holdfast.errors import Conflict, Invalid, NotFound, Uncertain, Unsupported
+from holdfast.model.packed import pack_state
 from holdfast.store import Store
 from tests.agents.counting import added
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
@@ -173,6 +176,72 @@ def test_a_function_that_decides_nothing_is_told(made: Any) -> None:
     assert other.count == 2
 
 
+@pytest.mark.parametrize("part", ["fields", "context"])
+@pytest.mark.parametrize("value", [5, [1], {"notes": object()}], ids=["number", "list", "object"])
+def test_what_a_function_decides_is_checked_before_it_is_taken_on(part: str, value: Any) -> None:
+    store = opened(Memory())
+    one, other = two(store, on_conflict=lambda base, mine, theirs: {**mine, part: value})
+    one.count, other.count = 1, 2
+    one.save()
+    for _ in range(2):
+        with pytest.raises((Invalid, Unsupported)):
+            other.save()
+        assert (other.count, other.notes, other.context, other.version) == (2, {}, {}, 1)
+    assert store.agents.load("a").fields["count"] == 1
+
+
+def test_a_transition_is_merged_with_what_another_saved() -> None:
+    store = opened(Memory())
+    one, other = two(store, on_conflict="merge")
+    one.count = 1
+    one.save()
+    assert other.transition("work") == "busy"
+    record = store.agents.load("a")
+    assert (record.state, record.fields["count"], other.count) == ("busy", 1, 1)
+
+
+def test_both_sides_cannot_change_the_form_of_the_fields() -> None:
+    base, mine, theirs = (pack_state(default_codec, {"schema": each}) for each in ("1", "2", "3"))
+    with pytest.raises(Conflict, match="both sides changed the schema"):
+        resolved(default_codec, "merge", Sides(base, mine, theirs), "here")
+
+
+def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+    for name in ("persist", "validate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Greeter, name, lambda self, *_: self.save())
+            with pytest.raises(Invalid, match="is being saved by who called this"):
+                agent.save()
+    agents: list[Greeter] = []
+    agents += two(opened(Memory()), on_conflict=lambda base, mine, theirs: agents[1].reload())
+    agents[0].save()
+    agents[1].count = 1
+    with pytest.raises(Invalid, match="is being saved by who called this"):
+        agents[1].save()
+
+    async def main() -> None:
+        agent = AsyncGreeter().attach(aopened(Memory()), "a")
+        await asyncio.gather(*(agent.save() for _ in range(5)))  # tasks of one thread wait for each other
+        assert agent.version == 5
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
+    store = opened(Memory())
+    agent = store.agents.create(Greeter, "a")
+
+    async def channels(point: Any) -> Any:
+        opened(store._handle.engine.ground.backend).agents.delete("a")
+        raise NotFound("the checkpoint is not there any more")
+
+    agent.keeper.line.channels = channels
+    with pytest.raises(NotFound, match="no such agent"):
+        agent.reload()
+
+
 def test_what_is_merged_must_pass_validation() -> None:
     store = opened(Memory())
     one, other = two(store, on_conflict=lambda base, mine, theirs: {**mine, "fields": {**mine["fields"], "count": -1}})
@@ -181,6 +250,56 @@ def test_what_is_merged_must_pass_validation() -> None:
     with pytest.raises(Invalid, match="less than nobody"):
         other.save()
     assert (other.count, store.agents.load("a").version) == (2, 2)
+
+
+@pytest.mark.parametrize("how", ["merge", "last-write"])
+@pytest.mark.parametrize("longer", [0, 3], ids=["as long", "longer"])
+def test_what_was_made_anew_is_not_merged_with_what_was_deleted(how: Any, longer: int) -> None:
+    store = opened(Memory())
+    _, mine = two(store, on_conflict=how)
+    mine.conversation.append("mine")
+    mine.save()
+    store.agents.delete("a")
+    other = store.agents.create(Greeter, "a")
+    for _ in range(1 + longer):
+        other.greet("Ada")
+        other.save()
+    mine.count = 7
+    with pytest.raises(Conflict):
+        mine.save()
+    assert (mine.count, list(mine.conversation), len(store.agents.messages("a"))) == (7, ["mine"], 1 + longer)
+
+
+def test_what_was_pruned_since_is_merged_all_the_same() -> None:
+    store = opened(Memory())
+    one, other = two(store, on_conflict="merge")
+    for name in ("Ada", "Bob"):
+        one.greet(name)
+        one.save()
+    store.prune(keep_last=1)
+    other.notes["x"] = 1
+    other.save()
+    assert store.agents.load("a").fields == {"greeted": ["Ada", "Bob"], "count": 2, "notes": {"x": 1}}
+
+
+def test_who_cannot_take_on_what_is_merged_does_not_save_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(Memory())
+    one, other = two(store, on_conflict="merge")
+    one.count, one.context["k"] = 1, "theirs"
+    one.save()
+
+    def restore(self: Greeter, fields: Any) -> None:
+        raise RuntimeError("not now")
+
+    other.notes["x"] = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Greeter, "restore", restore)
+        with pytest.raises(RuntimeError, match="not now"):
+            other.save()
+    assert (other.version, other.context, other.status) == (1, {}, "created")
+    other.save()
+    record = store.agents.load("a")
+    assert (record.fields["count"], record.fields["notes"], record.context) == (1, {"x": 1}, {"k": "theirs"})
 
 
 def test_a_rewritten_conversation_is_not_merged_with_another() -> None:
@@ -297,6 +416,41 @@ def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     assert len(opened(backend).agents.messages("a")) == 2
     assert [each.action for each in store.audit(kind="agent")].count("save") == 2
     assert opened(backend).verify().findings == []
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
+def test_an_uncertain_creation_is_repeated_and_not_doubled(made: bool) -> None:
+    backend = Unsure()
+    store = opened(backend)
+    for _ in range(2):
+        backend.lost = made
+        with pytest.raises(Uncertain):
+            store.agents.create(Greeter, "a", greeting="Hi")
+    agent = store.agents.create(Greeter, "a", greeting="Hi")
+    assert (agent.version, agent.configuration) == (1, {"greeting": "Hi"})
+    assert [each.action for each in store.audit(kind="agent")] == ["create"]
+    agent.greet("Ada")
+    assert agent.save() == 2
+    with pytest.raises(Conflict) as caught:
+        store.agents.create(Greeter, "a", greeting="Hi")
+    assert caught.value.code == "agent-exists"
+
+
+def test_an_uncertain_creation_is_not_taken_for_another() -> None:
+    backend = Unsure()
+    store = opened(backend)
+    backend.lost = True
+    with pytest.raises(Uncertain):
+        store.agents.create(Greeter, "a", greeting="Hi")
+    for agents, how in ((store.agents, {}), (opened(backend).agents, {"greeting": "Hi"})):
+        with pytest.raises(Conflict) as caught:
+            agents.create(Greeter, "a", **how)
+        assert caught.value.code == "agent-exists"
+    store.agents.delete("a")
+    opened(backend).agents.create(Greeter, "a")
+    with pytest.raises(Conflict) as caught:
+        store.agents.create(Greeter, "a", greeting="Hi")
+    assert caught.value.code == "agent-exists"
 
 
 def test_an_uncertain_save_that_another_came_before_is_a_conflict() -> None:

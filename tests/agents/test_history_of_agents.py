@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,9 @@ class Strict(Worker, name="test-strict"):
     def validate(self, fields: Any) -> None:
         if "lazy" in fields["log"]:
             raise ValueError("it is not lazy")
+
+
+Strict.spec = replace(Strict.spec, name=Worker.spec.name)  # the same class, in a later release
 
 
 def test_not_in_the_middle_of_something() -> None:

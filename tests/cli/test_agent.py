@@ -320,7 +320,7 @@ def test_an_agent_is_exported(hf: Hf, potters: holdfast.Store, tmp_path: Path) -
     done = hf("agent", "export", "anna", "anna.json")
     assert done.err.startswith("Wrote anna.json: ")
     assert json.loads((tmp_path / "anna.json").read_text(encoding="utf-8")) == printed
-    assert not (tmp_path / "anna.json.new").exists()
+    assert not [*tmp_path.glob("*.part"), *tmp_path.glob(".*.part")]
     (told,) = hf("agent", "export", "anna", "anna.json", "--version", "1", "--json").records
     assert (told["agent"], told["file"]) == ("anna", "anna.json")
     assert json.loads((tmp_path / "anna.json").read_text(encoding="utf-8"))["state"]["conversation"] == []
@@ -341,6 +341,28 @@ def test_an_exported_agent_is_imported(hf: Hf, potters: holdfast.Store, tmp_path
     assert hf("agent", "import", "bad.json").code == 2
     (tmp_path / "bad.json").write_text("[]", encoding="utf-8")
     assert hf("agent", "import", "bad.json").code == 2
+
+
+def test_nothing_is_changed_by_an_export_and_an_import(hf: Hf, potters: holdfast.Store, tmp_path: Path) -> None:
+    """Not by the care for terminals either: numbers of any size, halves of characters, what turns a text around."""
+    anna = potters.agents.restore("anna")
+    hard = [10**30, 1.5e300, "\ud800", "\x7f\x9b", "\u202eback", "\U000e0001", "Grüße"]
+    anna.context["hard"] = hard
+    anna.save()
+    (tmp_path / "anna.json.new").symlink_to(tmp_path / "elsewhere")
+    for typed, file in ((hf("agent", "export", "anna").out, "-"), (None, "anna.json")):
+        if typed is None:
+            assert hf("agent", "export", "anna", file).code == 0
+        done = hf("agent", "import", file, "--id", f"twin{file}", typed=typed or "")
+        assert done.code == 0, done.err
+        assert potters.agents.load(f"twin{file}").context["hard"] == hard
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "deep.json").write_text("[" * 100_000, encoding="utf-8")
+    assert hf("agent", "import", "deep.json").code == 2
+
+
+def test_help_shows_examples_as_lines(hf: Hf) -> None:
+    assert "\n  holdfast agent transitions committer -n 20\n" in hf("agent", "transitions", "--help").out
 
 
 def test_an_agent_is_deleted(hf: Hf, potters: holdfast.Store) -> None:

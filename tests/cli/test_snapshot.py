@@ -108,6 +108,9 @@ def test_verify(tmp_path: Path) -> None:
         ("bad.hfsnap", False),
         ("missing.hfsnap", False),
     ]
+    assert "holdfast repair" not in alone.error["hint"]  # which is for stores
+    elsewhere = kit.run("snapshot", "verify", "ftp://host/x.hfsnap", "good.hfsnap", "--json")
+    assert [each["sound"] for each in elsewhere.records] == [False, True]
     told = kit.run("snapshot", "verify", "good.hfsnap", "bad.hfsnap")
     assert told.lines[0] == "sound good.hfsnap"
     assert told.lines[1].startswith("DAMAGED bad.hfsnap: ")

@@ -124,6 +124,15 @@ def ask(a: int, b: int) -> int:
     return int(interrupt("how many?"))
 
 
+def test_what_runs_were_configured_with_is_not_told(path: Path) -> None:
+    agent = create_agent(MODEL, [add], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "1"}, "metadata": {"session_token": "sk-1"}}
+    say(agent, "one", config)
+    with pytest.raises(SnapshotRefused, match="session_token") as raised:
+        snapshots.snapshot(agent, path, config=THREAD)
+    assert raised.value.where == "thread.metadata.session_token"
+
+
 def test_an_agent_without_thread(path: Path) -> None:
     agent = create_agent(MODEL, [add], interrupt_before=["tools"], debug=False)
     snapshots.snapshot(agent, path)
@@ -251,6 +260,13 @@ def test_a_model_that_cannot_be_kept_is_named(path: Path) -> None:
     with pytest.raises(SnapshotUnsupported, match="Unserializable") as raised:
         snapshots.snapshot(create_agent(kit.Unserializable(lines=["x"])), path)
     assert raised.value.where == "model"
+
+
+def test_a_model_with_settings_bound_to_it(path: Path) -> None:
+    bound: Any = MODEL.bind(stop=["."])
+    agent = create_agent(bound, [add])
+    snapshots.snapshot(agent, path)
+    assert say(restored(path), "one") == say(agent, "one")
 
 
 def test_a_secret_in_the_conversation_is_refused(path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +103,176 @@ def test_escaped_data_is_not_made_into_objects(path: Path) -> None:
     assert message.additional_kwargs == object_of("os", "system", command="false")
 
 
+SCRIPTED = ("tests", "snapshots", "kit", "Scripted")
+
+
 def test_a_secret_goes_only_to_classes_that_were_allowed_and_under_names_that_the_header_tells(path: Path) -> None:
-    id = ("tests", "snapshots", "kit", "Scripted")
-    fine = object_of(*id, lines=["x"], api_key=SECRET)
+    name = "SCRIPTED_API_KEY"
+    secret = {"lc": 1, "type": "secret", "id": [name]}
+    fine = object_of(*SCRIPTED, lines=["x"], api_key=secret)
     with pytest.raises(SnapshotRefused, match="not allowed"):
-        restored(path, fine, {"secrets": ("KEY",)}, secrets={"KEY": "a"})
+        restored(path, fine, {"secrets": (name,)}, secrets={name: "a"})
     with pytest.raises(SnapshotRefused, match="secret where none belongs"):
-        restored(path, fine, secrets={"KEY": "a"}, allow=[Scripted])
+        restored(path, fine, secrets={name: "a"}, allow=[Scripted])
     with pytest.raises(SnapshotRefused, match="secret where none belongs"):
-        restored(path, object_of(*id, lines=[SECRET]), {"secrets": ("KEY",)}, secrets={"KEY": "a"}, allow=[Scripted])
-    made = restored(path, fine, {"secrets": ("KEY",)}, secrets={"KEY": "a"}, allow=[Scripted])
+        restored(path, object_of(*SCRIPTED, lines=[secret]), {"secrets": (name,)}, secrets={name: "a"}, allow=Scripted)
+    made = restored(path, fine, {"secrets": (name,)}, secrets={name: "a"}, allow=[Scripted])
     assert made.api_key.get_secret_value() == "a"
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [("name", "CLOUD_PASSWORD"), ("api_key", "CLOUD_PASSWORD"), ("name", "SCRIPTED_API_KEY")],
+    ids=["both", "another-secret", "another-field"],
+)
+def test_a_secret_goes_only_to_the_field_whose_class_declares_it(
+    field: str, name: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a model with somebody else's address would be told any variable of the environment, as its name or user."""
+    monkeypatch.setenv(name, "told to nobody")
+    content = object_of(*SCRIPTED, lines=["x"], **{field: {"lc": 1, "type": "secret", "id": [name]}})
+    with pytest.raises(SnapshotRefused, match=f"{name} in {field} of Scripted") as raised:
+        restored(path, content, {"secrets": (name,)}, secrets_from_env=True, allow=[Scripted])
+    assert "told to nobody" not in str(raised.value)
+
+
+@pytest.mark.parametrize("lines", [None, 5, "raise"], ids=str)
+def test_an_error_does_not_tell_the_secret(lines: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pydantic shows what it was given, cut in the middle: the start and the end of a key too."""
+    key = "sk-" + "0123456789" * 6
+    if lines == "raise":
+
+        def init(self: Any, **kwargs: Any) -> None:
+            raise RuntimeError(f"no connection with {key}")
+
+        monkeypatch.setattr(Scripted, "__init__", init)
+    secret = {"lc": 1, "type": "secret", "id": ["SCRIPTED_API_KEY"]}
+    rest = {} if lines is None else {"lines": lines}
+    with pytest.raises(SnapshotInvalid, match="lines: |no connection with …") as raised:
+        restored(
+            path,
+            object_of(*SCRIPTED, api_key=secret, **rest),
+            {"secrets": ("SCRIPTED_API_KEY",)},
+            secrets={"SCRIPTED_API_KEY": key},
+            allow=[Scripted],
+        )
+    shown = "".join(traceback.format_exception(raised.value, limit=0))
+    assert key[:8] not in shown
+    assert key[-8:] not in shown
+
+
+@pytest.mark.parametrize("escaped", [False, True], ids=["plain", "escaped"])
+def test_a_template_of_jinja2_that_pydantic_would_make_of_a_dict_is_refused(escaped: bool, path: Path) -> None:
+    inner = {"template": "{{x}}", "template_format": "jinja2", "input_variables": ["x"]}
+    suffix = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
+    content = object_of(
+        *("langchain", "prompts", "few_shot_with_templates", "FewShotPromptWithTemplates"),
+        examples=[{"x": "1"}],
+        example_prompt={"__lc_escaped__": inner} if escaped else inner,
+        suffix=suffix,
+        input_variables=[],
+    )
+    with pytest.raises(SnapshotRefused, match="jinja2"):
+        restored(path, content)
+
+
+def agent_of(**changes: Any) -> dict[str, Any]:
+    """An agent of create_agent's, in order but for the changes."""
+    shape: dict[str, Any] = {
+        "nodes": [],
+        "edges": [],
+        "channels": [],
+        "middleware": [],
+        "tools": {},
+        "response_format": None,
+    }
+    agent: dict[str, Any] = {
+        "model": object_of(*SCRIPTED, lines=["x"]),
+        "system_prompt": None,
+        "tools": [],
+        "provider_tools": [],
+        "response_format": None,
+        "name": None,
+        "interrupt_before": [],
+        "interrupt_after": [],
+        "debug": False,
+        "config": {},
+        "shape": shape,
+    }
+    thread = changes.pop("thread", None)
+    return {"agent": {**agent, **changes}, "thread": thread}
+
+
+def thread_of(**changes: Any) -> dict[str, Any]:
+    """A thread, in order but for the changes of its checkpoint, or of `metadata` and `writes`."""
+    rest = {"metadata": {"step": 1, "source": "loop", "parents": {}}, "writes": []}
+    rest = {name: changes.pop(name, value) for name, value in rest.items()}
+    empty: dict[str, Any] = {"channel_values": {}, "channel_versions": {}, "versions_seen": {}}
+    checkpoint = {
+        "v": 4,
+        "id": "1f0a5b9e-0000-6000-8000-000000000000",
+        "ts": "2026-01-02T03:04:05+00:00",
+        **empty,
+        **changes,
+    }
+    return {"thread": "1", "namespace": "", "checkpoint": checkpoint, **rest}
+
+
+def restored_agent(path: Path, content: Any) -> Any:
+    path.write_bytes(forged({"kind": "agent", "content": content}, kind="agent"))
+    return snapshots.restore(path, allow=[Scripted], accept_changes=True)
+
+
+def test_the_kit_makes_agents_that_are_made(path: Path) -> None:
+    agent = restored_agent(path, agent_of(thread=thread_of(), config={"recursion_limit": 9, "tags": ["a"]}))
+    said = agent.invoke({"messages": [("human", "hello")]}, {"configurable": {"thread_id": "1"}})
+    assert said["messages"][-1].content.startswith("x (1 heard")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        agent_of(model={"__lc_escaped__": "ollama:llama"}),
+        agent_of(model={"__lc_escaped__": 5}),
+        agent_of(model={"a": 1}),
+        agent_of(model=object_of(*MESSAGE, content="x")),
+        agent_of(model=object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])),
+        agent_of(system_prompt={"__lc_escaped__": 5}),
+        agent_of(system_prompt=object_of(*MESSAGE, content="x")),
+        agent_of(tools=[{"name": 5}]),
+        agent_of(tools=[{"name": []}]),
+        agent_of(shape={"middleware": [5]}),
+        agent_of(shape={"middleware": [[]]}),
+        agent_of(provider_tools=["x"]),
+        agent_of(provider_tools=[None]),
+        agent_of(provider_tools={"a": 1}),
+        agent_of(config={"callbacks": "x"}),
+        agent_of(config={"metadata": [1]}),
+        agent_of(config={"tags": 5}),
+        agent_of(config={"configurable": {"__pregel_send": 1}}),
+        agent_of(config={"$tuple": [1]}),
+        agent_of(thread=thread_of(v="x")),
+        agent_of(thread=thread_of(channel_values=None)),
+        agent_of(thread=thread_of(channel_versions={"a": [1]})),
+        agent_of(thread=thread_of(versions_seen=5)),
+        agent_of(thread=thread_of(metadata={})),
+        agent_of(thread=thread_of(writes=[[1, 2, 3]])),
+        agent_of(thread=thread_of(writes=[["a", [], 3]])),
+    ],
+    ids=range(26),
+)
+def test_an_agent_that_is_none_is_refused(content: Any, path: Path) -> None:
+    with pytest.raises(SnapshotCorrupt):
+        restored_agent(path, content)
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'"'], ids=["open", "backslash", "closed"])
+def test_a_text_without_an_end_takes_no_longer_than_another(end: bytes, path: Path) -> None:
+    path.write_bytes(forged(b"[" * 300 + b'"' + b'\\"' * 2_000_000 + end))
+    began = time.monotonic()
+    with pytest.raises(SnapshotCorrupt):
+        snapshots.verify(path)
+    assert time.monotonic() - began < 20  # each quote looked at again from every one before it: hours
 
 
 def test_what_is_allowed_can_be_less(path: Path) -> None:

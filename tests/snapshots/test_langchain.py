@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -380,3 +381,105 @@ def test_every_function_has_its_name_and_its_words() -> None:
             assert function.__doc__
     assert all(hasattr(snapshots, name) for name in snapshots.__all__)
     assert not hasattr(snapshots, "nonsense")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_keys": ["sk-1"]},
+        {"api_keys": {"service": "sk-1"}},
+        {"Authorization": ["sk-1"]},
+        {"access_key": "sk-1"},
+        {"hf_token": "sk-1"},
+        {"Cookie": "sk-1"},
+        {"connection_string": "sk-1"},
+        {"base_url": "https://me:sk-1@host/"},
+        {"base_url": "https://host/?a=b&api_key=sk-1"},
+        {"X-Forwarded": "Bearer sk-1234567"},
+    ],
+    ids=range(10),
+)
+def test_what_is_secret_by_its_name_or_form_is_refused_in_every_container(settings: dict[str, Any], path: Path) -> None:
+    (name,) = settings
+    for thing in (Scripted(lines=[], headers=settings), MODEL.bind(**settings)):
+        with pytest.raises(SnapshotRefused, match=name) as raised:
+            snapshots.snapshot(thing, path)
+        assert "sk-1" not in str(raised.value)
+        snapshots.snapshot(thing, path, not_secret=[name], overwrite=True)
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"properties": {"password": {"type": "string"}, "token": {"$ref": "#/x"}}},
+        {"eos_token": "</s>", "max_tokens": "5", "token_limit": "9"},
+        {"api_key": "", "password": None, "credentials": {}, "secrets": [True, 5]},
+        {"base_url": "https://host:8080/a@b?q=1", "template": "https://{user}:{password}@host", "says": "basic needs"},
+    ],
+    ids=["schema", "tokens-of-models", "nothing-there", "addresses"],
+)
+def test_what_only_resembles_a_secret_is_kept(settings: dict[str, Any], path: Path) -> None:
+    model = Scripted(lines=[], headers=settings)
+    snapshots.snapshot(model, path)
+    assert snapshots.restore(path, allow=[Scripted]).headers == settings
+
+
+MADE_IN: list[int] = []
+
+
+class Threaded(Scripted):
+    """Tells in which thread it was made."""
+
+    def model_post_init(self, context: Any) -> None:
+        MADE_IN.append(threading.get_ident())
+
+
+def test_objects_are_not_made_in_the_thread_of_a_loop(path: Path) -> None:
+    snapshots.snapshot(Threaded(lines=["x"]), path)
+    MADE_IN.clear()
+    snapshots.restore(path, allow=[Threaded])
+    asyncio.run(snapshots.arestore(path, allow=[Threaded]))
+    here, there = MADE_IN
+    assert here == threading.get_ident() != there
+
+
+class Inside(Scripted):
+    """Its secret is a part of a field."""
+
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        return {"headers.api_key": "INSIDE_KEY"}
+
+
+def test_a_secret_inside_of_a_field_is_refused_as_langchain_does_not_give_it_back(path: Path) -> None:
+    with pytest.raises(SnapshotUnsupported, match="inside of a field") as raised:
+        snapshots.snapshot(Inside(lines=[], headers={"api_key": "sk-1234567", "x": "y"}), path)
+    assert raised.value.where == "value.headers"
+    snapshots.snapshot(Inside(lines=[], headers={"x": "y"}), path)
+
+
+SCRIPT = """
+import sys
+from langchain_core.language_models import FakeListChatModel
+from holdfast import snapshots
+
+class Parrot(FakeListChatModel):
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        return True
+
+    @classmethod
+    def get_lc_namespace(cls) -> list[str]:
+        return cls.__module__.split(".")
+
+snapshots.snapshot(Parrot(responses=["hello"]), sys.argv[1])
+print(snapshots.info(sys.argv[1]).classes, snapshots.restore(sys.argv[1], allow=[Parrot]).invoke("x").content)
+"""
+
+
+def test_a_class_of_a_script_is_restored_by_the_script(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "('__main__.Parrot',) hello\n", done.stderr
+    with pytest.raises(SnapshotRefused, match="__main__.Parrot are not allowed"):
+        snapshots.restore(path)

@@ -277,6 +277,17 @@ def test_secrets_are_refused(path: Path) -> None:
             snapshots.snapshot(agent, path, not_secret=["api_key"], secrets={"GREETING": "Hello"}, overwrite=True)
 
 
+@pytest.mark.parametrize("part", ["weights", "context", "metadata"])
+def test_a_secret_by_its_name_is_refused_wherever_an_agent_has_names(part: str, path: Path) -> None:
+    with holdfast.open("memory://") as store:
+        agent = Greeter().attach(store, "g1")
+        getattr(agent, part)["service"] = {"password": "sk-1"}
+        with pytest.raises(SnapshotRefused, match="password") as raised:
+            snapshots.snapshot(agent, path)
+        assert raised.value.where.endswith(f"{part}.service.password")
+        assert not path.exists()
+
+
 def test_what_does_not_belong_is_refused(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)

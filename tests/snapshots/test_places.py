@@ -33,7 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.snapshots.buckets import ObjectFolder
 from holdfast.snapshots.container import HEAD_BYTES
-from holdfast.snapshots.places import Entry, place_of
+from holdfast.snapshots.places import Entry, FileFolder, place_of
 from tests import servers
 from tests.snapshots.kit import forged
 
@@ -306,6 +306,47 @@ def test_only_snapshots_are_deleted(tmp_path: Path) -> None:
     snapshots.delete(bad, force=True)
     assert other.exists()
     assert not bad.exists()
+
+
+def test_what_is_deleted_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        snapshots.snapshot(HELLO, tmp_path / f"{name}.hfsnap")
+    scan = os.scandir
+
+    class Scan:
+        """A directory of which a file goes while it is read."""
+
+        def __init__(self, path: Path) -> None:
+            with scan(path) as entries:
+                self._found = list(entries)
+
+        def __enter__(self) -> Any:
+            (tmp_path / "b.hfsnap").unlink()
+            return iter(self._found)
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(os, "scandir", Scan)
+    assert [each.name for each in snapshots.list(tmp_path)] == ["a.hfsnap", "c.hfsnap"]
+    monkeypatch.undo()
+
+    async def entries(self: Any) -> list[Entry]:
+        return [Entry("a.hfsnap", snapshots.info(tmp_path / "a.hfsnap").size, 0.0), Entry("b.hfsnap", 9, 0.0)]
+
+    monkeypatch.setattr(FileFolder, "entries", entries)
+    assert [(each.name, each.problem) for each in snapshots.list(tmp_path)] == [("a.hfsnap", "")]
+
+
+def test_a_file_of_a_time_that_no_calendar_has_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = snapshots.snapshot(HELLO, tmp_path / "a.hfsnap").size
+
+    async def entries(self: Any) -> list[Entry]:
+        return [Entry("a.hfsnap", size, 1e15)]
+
+    monkeypatch.setattr(FileFolder, "entries", entries)
+    (listed,) = snapshots.list(tmp_path)
+    assert listed.modified.year == 1970
+    assert listed.info is not None
 
 
 def test_what_is_cut_off_is_listed_as_such(tmp_path: Path) -> None:

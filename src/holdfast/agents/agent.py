@@ -233,7 +233,7 @@ class _Base(AgentOperations):
             return
         cls._fields = declared(cls, _Base)
         cls._copied = copiers(cls._fields)
-        taken = sorted(each for each in cls._fields if hasattr(AgentOperations, each))
+        taken = sorted(each for each in cls._fields if hasattr(_Base, each) or each == "spec")
         if taken:
             raise Invalid(
                 f"{taken[0]!r} is something that every agent has, and cannot be a field of it",

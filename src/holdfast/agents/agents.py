@@ -40,6 +40,9 @@ from holdfast.security.carrying import remove
 from holdfast.security.guard import both_guards
 from holdfast.state.handles import Handle
 
+_UNSURE = 1000
+"""How many creations are remembered at most of which it is not known whether they were made."""
+
 
 class AgentsOperations:
     """What can be done with agents. `Agents` and `AsyncAgents` have these as methods."""
@@ -84,7 +87,10 @@ class AgentsOperations:
                 return await keeper.settle()
         finally:
             if keeper.doubtful is not None:
-                Saver.of(self._handle.engine).creations[place] = agent
+                unsure = Saver.of(self._handle.engine).creations
+                unsure[place] = agent
+                if len(unsure) > _UNSURE:
+                    del unsure[next(iter(unsure))]
 
     def attach(
         self,

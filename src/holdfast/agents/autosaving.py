@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock, get_ident
+from threading import Event, Lock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _PATIENCE = 5
 """How often in a row a state that changes while it is taken is tried again soon; then it has failed."""
 
+_ROOM = 0.05
+"""For so many seconds at most a block that changes an agent waits, before it begins, for a save that is due."""
+
 _RESTING = ("paused", "stopped", "failed")
 """An agent of these statuses is looked at only if it says that it changed."""
 
@@ -44,7 +48,8 @@ class Autosave:
 
     Messages, uses of tools, progress of the workflow and `with agent.changing():` count by themselves; for other
     changes there is `agent.changed()`. Changes that nobody tells of, such as of an attribute, are found every
-    `interval` seconds while the agent runs.
+    `interval` seconds while the agent runs and there is an object of it: who lets go of the last reference to an agent
+    saves it before, or stops it. A forked process saves what it has from its parent only once it tells of a change.
 
     With `write_through` a change that is told of is durable when the call returns: nothing is lost. An agent of an
     `AsyncStore` has to await for that: `await agent.say(…)`, `async with agent.changing():`, `await agent.flush()`;
@@ -105,6 +110,11 @@ class Watch:
         """It is being saved in the background."""
         self.lane: Lane | None = None
         """The one of the event loop that it was in last."""
+        self.wanted = False
+        """It is due, and could not be saved because the agent was in the middle of something."""
+        self._room = Event()
+        self.inside: list[asyncio.Task[Any] | None] = []
+        """The tasks that are in blocks that change it."""
         self._saver = saver
         # Where the program waits for each change to be saved, there is nothing to hurry for in the background.
         self._most = 1 if settings.write_through and not sync else settings.changes
@@ -120,6 +130,8 @@ class Watch:
         self._torn = 0
         self._tried: Exception | None = None
         self._again = 0.0
+        self._inherited = False
+        """It is the agent of the process that this one was forked from, and nothing was changed here."""
         self._lock = Lock()
 
     # Changes --------------------------------------------------------------------------------------------------
@@ -139,6 +151,7 @@ class Watch:
         with self._lock:
             before = self.counted - self._saved
             self.counted += count
+            self._inherited = False
             if not before or self._next == math.inf:
                 now = self._saver.clock()
                 self._since, self._next = min(self._since, now), min(self._next, now)
@@ -167,7 +180,8 @@ class Watch:
     @property
     def is_running(self) -> bool:
         """Whether it is looked at now and then: it is there in the store, and not at rest."""
-        return self.keeper.point is not None and self.keeper.data.status not in _RESTING
+        at_work = self.keeper.point is not None and self.keeper.data.status not in _RESTING
+        return at_work and not self._inherited
 
     @property
     def resolves(self) -> bool:
@@ -210,7 +224,9 @@ class Watch:
         try:
             if keeper.held:
                 raise Busy
-            return keeper.take()
+            taken = keeper.take()
+            self.want(False)
+            return taken
         except Exception as error:
             if self._is_torn(error):
                 raise Busy from error
@@ -255,6 +271,27 @@ class Watch:
         """The store is back: there is nothing to wait for."""
         self._again = 0.0
 
+    def want(self, wanted: bool) -> None:
+        """Who begins to change the agent is to wait for a save that is due; or not any more."""
+        self.wanted = wanted
+        if wanted:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def make_room(self) -> None:
+        """Wait until the state is taken, but not for long. Else an agent that is changed by one block after the other
+        would never be saved."""
+        self._room.wait(_ROOM)
+        self.wanted = False  # once for each time that it is tried
+
+    async def amake_room(self) -> None:
+        """The same, on the event loop that it is taken on."""
+        end = time.monotonic() + _ROOM
+        while self.wanted and time.monotonic() < end:
+            await asyncio.sleep(0.001)
+        self.wanted = False
+
     def freed(self) -> None:
         """The agent is no longer in the middle of something."""
         if self.waiting:
@@ -269,7 +306,8 @@ class Watch:
         """For a forked child: what is unsaved is the parent's to save, until something more is changed here."""
         self._lock = Lock()
         self.lane, self.queued, self.waiting, self.saving = None, math.inf, False, False
-        self._saved, self._since = self.counted, math.inf
+        self.wanted, self._room, self.inside = False, Event(), []
+        self._saved, self._since, self._inherited = self.counted, math.inf, True
 
 
 class Tally:
@@ -328,8 +366,13 @@ class Changing:
         self._keeper = keeper
 
     def __enter__(self) -> None:
-        self._keeper.lock.acquire()
-        self._keeper.held += 1
+        keeper, watch = self._keeper, self._keeper.watch
+        keeper.lock.acquire()
+        if watch is not None and watch.wanted and watch.sync and not keeper.held:
+            keeper.lock.release()
+            watch.make_room()
+            keeper.lock.acquire()
+        keeper.held += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         keeper, watch = self._keeper, self._keeper.watch
@@ -345,11 +388,19 @@ class Changing:
             watch.freed()
 
     async def __aenter__(self) -> None:
+        watch, task = self._keeper.watch, asyncio.current_task()
+        if watch is not None:
+            if watch.wanted and not watch.sync and task not in watch.inside:
+                await watch.amake_room()
+            watch.inside.append(task)
         self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        watch, task = self._keeper.watch, asyncio.current_task()
+        if watch is not None and task in watch.inside:
+            watch.inside.remove(task)
         self.__exit__(kind, error, at)
         if error is None:
             await arun(self._keeper.written())

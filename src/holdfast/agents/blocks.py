@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.agents.listing import said_by
 from holdfast.engine.drivers import arun, run
-from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.agents.keeper import Keeper
+
+
+class Keeping(Protocol):
+    """What has a keeper."""
+
+    @property
+    def keeper(self) -> Keeper:
+        """What saves it."""
+        ...
+
+
+K = TypeVar("K", bound=Keeping)
 
 
 async def _begin(keeper: Keeper) -> None:
@@ -29,22 +40,22 @@ async def _end(keeper: Keeper, error: BaseException | None) -> None:
         return
     try:
         await keeper.phases.fail(error)
-    except HoldfastError as other:
+    except Exception as other:  # noqa: BLE001 - it is told with the error of the block
         # What ended the block is what its author has to know.
-        error.add_note(f"That {keeper.where} failed could not be saved: {other}")
+        error.add_note(f"That {keeper.where} failed could not be told: {type(other).__name__}: {other}")
 
 
 class Block:
     """For agents of a `Store`."""
 
-    keeper: Any
-
-    def __enter__(self) -> Self:
+    def __enter__(self: K) -> K:
         """Start it, or have it go on if it is paused."""
         run(_begin(self.keeper))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self: Keeping, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         """Stop it, if it still runs; or say that it failed, by the error that ends the block."""
         run(_end(self.keeper, error))
 
@@ -52,15 +63,13 @@ class Block:
 class AsyncBlock:
     """For agents of an `AsyncStore`."""
 
-    keeper: Any
-
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self: K) -> K:
         """Start it, or have it go on if it is paused."""
         await arun(_begin(self.keeper))
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self: Keeping, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         """Stop it, if it still runs; or say that it failed, by the error that ends the block."""
         await arun(_end(self.keeper, error))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from contextlib import suppress
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -315,8 +315,8 @@ async def become(
     *,
     passing: bool = False,
 ) -> Point:
-    """Append a step whose channels are those of an older one, but for where the agent stands. It follows the newest; or,
-    if that is to be passed over, the older one."""
+    """Append a step whose channels are those of an older one, but for where the agent stands. It follows the newest;
+    or the older one, if the newest is to be passed over."""
     record = await line.record(old)
     values = dict(await line.handle.engine.states.values(line.line, old))
     values.pop(pack_name(PENDING), None)

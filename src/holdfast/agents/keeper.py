@@ -335,6 +335,8 @@ class Keeper:
         theirs = await line.channels(newest)
         record = await line.record(newest, theirs)
         self._check_class(record)
+        if not await line.follows(newest, base):
+            raise conflict  # it was deleted and made anew: there is nothing that both sides started from
         with self.lock:
             said = self.data.conversation.unsaved()
             sides = Sides(self._sent, self._packed(said), theirs)
@@ -342,22 +344,24 @@ class Keeper:
                 raise conflict
             state = resolved(line.handle.codec, how, sides, self.where)
             self.validate(state["fields"], state["state"])
-            self.point, self._sent = newest, theirs
             if how != "last-write":
                 self._take_on(state)
             else:
                 self.data.standing = Standing(state["status"], state["state"], self._pending(state))
+            # Last: an agent that could not take it on does not go on from there.
+            self.point, self._sent = newest, theirs
             if not said.whole:  # messages of both sides are kept in any case
                 self.data.conversation.rebase(record.messages, record.tokens, self.messages)
 
     def _take_on(self, state: Mapping[str, Any]) -> None:
-        """Be as channels say. The lock is held."""
-        data = self.data
+        """Be as channels say. The lock is held. The author's own code comes first: if it raises, nothing else is
+        changed."""
+        data, pending = self.data, self._pending(state)
+        carried = self.spec.restore(self.agent, state["fields"])
         data.configuration, data.context, data.tools = (dict(state[name]) for name in _DICTS[:3])
         data.workflow, data.metadata = (dict(state[name]) for name in _DICTS[3:])
         data.status, data.state, data.created = state["status"], state["state"], state["created"]
-        data.pending = self._pending(state)
-        data.carried = self.spec.restore(self.agent, state["fields"])
+        data.pending, data.carried = pending, carried
 
     def _pending(self, state: Mapping[str, Any]) -> Pending | None:
         pending = state.get(PENDING)
@@ -400,7 +404,7 @@ class Keeper:
                 self.data.carried = self.spec.restore(self.agent, fields)
 
     async def load(self, point: Point) -> AgentRecord:
-        """Take on what a step left. If that cannot be, the agent is as it was."""
+        """Take on what a step left. If that cannot be, the agent is as it was, but for what its own `restore` did."""
         line = self.line
         await line.allow("read")
         values = await line.channels(point)

@@ -30,6 +30,9 @@ _AT_ONCE = 16
 _SOON = 0.005
 """After so many seconds an agent is looked at again that was just being changed."""
 
+_LATER = 1.0
+"""For so many seconds, at least, nothing is begun in a loop that cancelled a save."""
+
 _ENDING = 5.0
 """For so many seconds a store that is closed waits for the thread."""
 
@@ -170,6 +173,7 @@ class Lane:
             self.put(watch, at)
         elif watch.keeper.held:
             watch.waiting = True
+            watch.want(True)
             if not watch.keeper.held:
                 self.put(watch, now)  # it was let go just now
         else:
@@ -190,28 +194,45 @@ class Lane:
             soon = 0.0
             if not watch.breaker.lets():
                 watch.saving = False
+                watch.want(False)
                 pause = min(watch.settings.rest, 1.0) * random.uniform(0.5, 1)  # noqa: S311 - not all at once
                 self.put(watch, max(watch.breaker.until / 1e9, self._clock() + pause))
                 continue
+            tried = bool(watch.breaker.until)
             try:
                 await arun(watch.keeper.save("autosave", if_changed=True, background=True))
+                watch.want(False)
             except Busy:
                 soon = self._clock() + _SOON
+                watch.want(True)
+            except asyncio.CancelledError:
+                self._put_off(watch)
+                raise
             except Exception as error:  # noqa: BLE001 - it is kept, counted, and tried again
                 _log.debug("agent %r could not be saved: %s", watch.keeper.line.id, error)
+                watch.want(False)
             finally:
                 watch.saving = False
-                watch.breaker.left()
+                if tried:  # else it is another one that is tried, if any is
+                    watch.breaker.left()
             at = max(watch.due(), soon)
             if at < inf:
                 self.put(watch, at)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._ready:  # it came when this one had just ended, and all others were at work
+        if task.cancelled():
+            while self._ready:
+                self._put_off(self._ready.popleft())
+        elif self._ready:  # it came when this one had just ended, and all others were at work
             self._begin()
         with self._lock:
             self._rest()
+
+    def _put_off(self, watch: Watch) -> None:
+        """The loop is ending, as a rule, and nothing is begun in it any more. If it goes on, so does this, later."""
+        watch.saving = False
+        self.put(watch, self._clock() + max(_LATER, watch.settings.interval))
 
     def _rest(self) -> None:
         """End the thread if nothing is left; by who has the lock."""

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast import arguments
 from holdfast.agents.record import CONVERSATION, AgentRecord, Standing, record_of
 from holdfast.agents.resolving import HINT
-from holdfast.backends.port import Change, Expect
+from holdfast.backends.port import Change, Expect, Get
 from holdfast.backends.spaces import STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.append import OnConflict, Saving
@@ -42,7 +42,7 @@ LARGE = "large"
 _SHOWN = 4096
 """How many bytes of an agent's metadata are shown with each step, for lists: more is read when it is asked for."""
 
-_EMPTY = ({}, b"\x80")
+_EMPTY: tuple[Packed, ...] = ({}, b"\x80")
 
 
 @dataclass(slots=True)
@@ -97,20 +97,31 @@ class AgentLine:
         newest = await self.newest()
         if newest is None:
             raise self.unknown()
-        if version is None or version == newest.depth + 1:
+        if version is None:
             return newest
-        if type(version) is not int or not 1 <= version <= newest.depth:
+        if type(version) is not int or not 1 <= version <= newest.depth + 1:
             raise NotFound(
                 f"the agent has no version {version!r}",
                 where=self.where,
                 hint=f"Its versions are those from 1 to {newest.depth + 1}",
             )
+        if version == newest.depth + 1:
+            return newest
         lines = self.handle.engine.lines
         layout = Layout(await lines.branches(self.line))
         try:
             return await lines.find(self.line, layout.along(newest.branch, version - 1))
         except NotFound as error:
             raise self._not_there(f"version {version} of the agent is not there any more") from error
+
+    async def follows(self, newest: Point, old: Point) -> bool:
+        """Whether a step is on the way to the newest one. Of one that was pruned, its stub tells."""
+        if old.depth > newest.depth:
+            return False
+        engine = self.handle.engine
+        place = Layout(await engine.lines.branches(self.line)).along(newest.branch, old.depth)
+        (rows,) = await engine.ground.backend.read([Get(STEPS, [(*self.line, *place)])])
+        return bool(rows) and Point.of(rows[0]).hash == old.hash
 
     async def at(self, at: str | datetime) -> Point:
         """The last step by a time, or the one that a revision names, such as the id of a step. Raises `NotFound`."""

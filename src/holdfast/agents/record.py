@@ -69,10 +69,16 @@ class Pending:
             found = cls(**value)
         except TypeError as error:
             raise Corrupt(f"what is under way cannot be read: {error}", where=where) from None
-        texts = (found.kind, found.trigger, found.source, found.target, found.correlation, found.phase)
-        if not isinstance(found.time, datetime) or not all(isinstance(each, str) for each in texts):
+        if not all(isinstance(getattr(found, name), kind) for name, kind in _PENDING.items()):
             raise Corrupt("what is under way cannot be read: it is not what an agent saves", where=where)
         return found
+
+
+_PENDING: Mapping[str, type] = {
+    **dict.fromkeys(("kind", "trigger", "source", "target", "correlation", "phase"), str),
+    "time": datetime,
+}
+"""What is known of all that is under way."""
 
 
 class Standing(NamedTuple):
@@ -129,9 +135,9 @@ def record_of(
     if state["status"] not in STATUSES:
         raise Corrupt(f"there is no status {state['status']!r}", where=where)
     pending = state.get(PENDING)
-    counts = [state["counts"].get(name, 0) for name in ("messages", "tokens")]
-    if not all(type(each) is int and each >= 0 for each in counts):
-        raise Corrupt(f"the counts of the agent are {counts}", where=where)
+    messages, tokens = (state["counts"].get(name, 0) for name in ("messages", "tokens"))
+    if not all(type(each) is int and each >= 0 for each in (messages, tokens)):
+        raise Corrupt("the counts of the agent are not numbers of messages and tokens", where=where)
     return AgentRecord(
         id,
         state["class"],
@@ -147,7 +153,8 @@ def record_of(
         state["tools"],
         state["workflow"],
         state["metadata"],
-        *counts,
+        messages,
+        tokens,
         None if pending is None else Pending.of(pending, where),
         checkpoint,
         notes,

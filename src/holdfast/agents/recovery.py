@@ -177,10 +177,14 @@ async def _forward(phases: Phases, pending: Pending) -> Recovery:
     change: Change = (phases.transiting if pending.kind == "transition" else phases.living)(way, pending)
     if pending.kind == "transition" and not phases.ours:
         change = _at_rest(change)
-    recovery = _found(phases, pending, "forward", ran=True)
-    row = told(keeper.line, recovery)
-    await phases.act(change, started, [row])
-    await phases.finish(Done(change, started, ""), [row])
+    recovery, failed = (_found(phases, pending, each, ran=True) for each in ("forward", "back"))
+    try:
+        await phases.act(change, started, [told(keeper.line, failed)])
+    except Exception:
+        if keeper.data.pending is None:  # that it failed again is saved
+            phases.recoveries.append(failed)
+        raise
+    await phases.finish(Done(change, started, ""), [told(keeper.line, recovery)])
     phases.ours = phases.ours or pending.kind == "lifecycle"
     await tell(phases, recovery)
     return recovery

@@ -15,7 +15,7 @@ from holdfast.codec import Codec
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.paths import path_text
 from holdfast.model.merge import Clash, Resolution, merge
-from holdfast.model.packed import PackedMap, pack_name, unpack, unpack_name, unpack_state
+from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
 
 MERGED = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 """The channels that can be merged. Of the others, one side has its way, if only one changed them."""
@@ -42,7 +42,11 @@ def resolved(codec: Codec, how: OnConflict, sides: Sides, where: str) -> dict[st
         made: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
         if not isinstance(made, Mapping) or set(made) != set(MERGED):
             raise Invalid(f"a resolver returns a dict of {', '.join(MERGED)}", where=where)
-        merged = dict(made)
+        wrong = [name for name in MERGED if not isinstance(made[name], Mapping)]
+        if wrong:
+            raise Invalid(f"a resolver returns a dict as {wrong[0]}, not {type(made[wrong[0]]).__name__}", where=where)
+        # What cannot be saved is found before the agent takes it on.
+        merged = unpack_state(codec, pack_state(codec, {name: dict(made[name]) for name in MERGED}))
     else:
         found = merge(base, mine, theirs, _both_added)
         if found.clashes:

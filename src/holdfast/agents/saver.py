@@ -136,7 +136,7 @@ class Saver:
             if lane is None:
                 lane = self._lanes[loop] = Lane(self.clock, loop)
         if watch.lane is not lane:
-            watch.lane, watch.queued = lane, inf
+            watch.lane, watch.queued, watch.saving = lane, inf, False
         return lane
 
     # Of the store ---------------------------------------------------------------------------------------------
@@ -185,7 +185,9 @@ class Saver:
         """The program ends: save what agents of a `Store` have not saved, if the store can be used."""
         if self._closed:
             return
-        watches = [watch for watch in self._unsaved() if watch.sync]
+        unsaved = self._unsaved()
+        watches = [watch for watch in unsaved if watch.sync]
+        _tell_of([watch for watch in unsaved if not watch.sync], "the AsyncStore was not closed")
         if any(watch.breaker.until for watch in watches):
             _tell_of(watches, "the store is left alone, because saves failed")
         else:

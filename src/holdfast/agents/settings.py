@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
+from holdfast.agents.autosaving import Autosave
 from holdfast.errors import Invalid
-
-if TYPE_CHECKING:
-    from holdfast.agents.autosaving import Autosave
 
 OnIncomplete: TypeAlias = Literal["back", "forward", "manual"]
 OnCorrupt: TypeAlias = Literal["raise", "last-good"]
@@ -61,4 +59,6 @@ class Settings:
             value = policies.get(name, choices[0])
             if value not in choices and not (name == "on_conflict" and callable(value)):
                 raise Invalid(f"{name} is one of {', '.join(choices)}, not {value!r}"[:200])
+        if not isinstance(policies.get("autosave"), Autosave | None):
+            raise Invalid(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
         return replace(self, **policies) if policies else self

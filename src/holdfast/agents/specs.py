@@ -193,7 +193,7 @@ class Made(NamedTuple):
 
 
 def _default(cls: type, name: str) -> Any:
-    default = getattr(cls, name, MISSING)
+    default: Any = getattr(cls, name, MISSING)
     if inspect.isdatadescriptor(default):
         return MISSING  # it stands for a slot
     if isinstance(default, dataclasses.Field):

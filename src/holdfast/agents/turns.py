@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 from holdfast.backends.port import Suspension
+from holdfast.errors import Invalid
 
 
 class Turns:
@@ -18,12 +19,20 @@ class Turns:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._taken = False
+        self._holder: object = None
         self._waiting: deque[Future[None]] = deque()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Have it for the length of a block."""
+        """Have it for the length of a block. `Invalid` for who has it already, and would wait for itself: such as an
+        agent's own code that saves it while it is being saved."""
+        me = _me()
         with self._mutex:
+            if self._taken and self._holder == me:
+                raise Invalid(
+                    "the agent is being saved by who called this",
+                    hint="Do not save an agent in its persist, restore or validate, nor in what resolves its conflicts",
+                )
             waiting = None
             if self._taken:
                 waiting = Future[None]()
@@ -37,9 +46,11 @@ class Turns:
                 if not waiting.cancel() and waiting.done() and not waiting.cancelled():
                     self._give()
                 raise
+        self._holder = me
         try:
             yield
         finally:
+            self._holder = None
             self._give()
 
     def _give(self) -> None:
@@ -50,6 +61,14 @@ class Turns:
                     waiting.set_result(None)
                     return
             self._taken = False
+
+
+def _me() -> tuple[int, object]:
+    """Whoever runs this: a thread, or a task in it."""
+    try:
+        return threading.get_ident(), asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident(), None
 
 
 class _Turn(Suspension[None]):

@@ -9,7 +9,7 @@ from typing import Any
 from click.exceptions import ClickException, NoArgsIsHelpError
 
 from holdfast.cli.text import safe
-from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound
+from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, SnapshotError
 
 OK, ERROR, USAGE, NOT_FOUND, CONFLICT, INTEGRITY, FINDINGS, NO_STORE = 0, 1, 2, 3, 4, 5, 6, 10
 INTERRUPTED = 130
@@ -71,7 +71,7 @@ def _as_commands(error: HoldfastError) -> str:
     hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
         hint = hint.replace(call, words)
-    if isinstance(error, Corrupt) and "holdfast" not in hint:
+    if isinstance(error, Corrupt) and not isinstance(error, SnapshotError) and "holdfast" not in hint:
         mending = "holdfast verify says what is affected, and holdfast repair mends what can be mended"
         return f"{hint}. {mending}" if hint else mending
     return hint

@@ -141,7 +141,7 @@ def verify(session: Session, files: tuple[str, ...]) -> None:
     holdfast snapshot verify *.hfsnap
     """
     from holdfast import snapshots
-    from holdfast.errors import SnapshotError
+    from holdfast.errors import HoldfastError
 
     bad = 0
     with session.progress("Verifying") as tell:
@@ -150,7 +150,7 @@ def verify(session: Session, files: tuple[str, ...]) -> None:
             problem = ""
             try:
                 snapshots.verify(file)
-            except SnapshotError as error:
+            except HoldfastError as error:
                 if len(files) == 1:
                     raise
                 problem, bad = str(error), bad + 1

@@ -293,4 +293,5 @@ async def _opened(place: Place, limit: int) -> tuple[Header, Any]:
             raise SnapshotCorrupt("the content is not of the kind that the header tells", where=place.where)
         return header, document["content"]
 
-    return await Call(opened)
+    call: Call[tuple[Header, Any]] = Call(opened)
+    return await call

@@ -114,7 +114,8 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: Wanted, wh
     _nothing_of_agents(wanted, where)
     if wanted.store is not None:
         raise SnapshotInvalid("a store belongs to agents, and this is none", where=where)
-    value = revive(tree, "value" if kind == "langchain" else "messages", ruled)
+    making: Call[Any] = Call(lambda: revive(tree, "value" if kind == "langchain" else "messages", ruled))
+    value = await making  # a long history takes seconds
     if kind == "langchain":
         if not _is_langchain(value):
             raise SnapshotCorrupt("the content is no object of LangChain's", where=where)

@@ -17,7 +17,13 @@ _LOOKS_SECRET = re.compile(
 )
 _SCHEMA = {"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "title", "description"}
 """What a schema has: `password` in one says that there is such a field, and not what is in it."""
-_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*:[^/?#@{]+@")
+_HOLDS_SECRET = re.compile(
+    r"[a-z][a-z0-9+.-]*://([^/?#@:]*:[^/?#@{]+@|[^?]*\?(.*&)?[^=&]*(key|token|password|secret|signature)=[^&{])"
+    r"|(bearer|basic)\s+[^\s{]{8,}$",
+    re.IGNORECASE,
+)
+"""A URL with a password, `https://me:…@host` or `https://host?key=…`, and what is sent as `Authorization`."""
+
 _LEAST = 8
 """Shorter values of secrets that were come upon are not searched for: they would be found in any text."""
 
@@ -46,11 +52,6 @@ def _has_text(value: Any) -> bool:
     return isinstance(value, str | bytes) and bool(value)
 
 
-def _has_password(value: Any) -> bool:
-    """Whether it is a URL with a password: `https://me:secret@host`."""
-    return isinstance(value, str) and _WITH_PASSWORD.match(value) is not None
-
-
 class Gathering:
     """One snapshot in the making."""
 
@@ -74,14 +75,15 @@ class Gathering:
             self._values.setdefault(plain, name)
 
     def check_field(self, name: str, value: Any, path: str) -> None:
-        """Refuse text in a field that is secret by its name, or a URL with a password, unless somebody said it is not."""
+        """Refuse what is secret by the name of its field, or looks like it, and of which nobody said that it is not."""
         if name in self._not_secret:
             return
-        if _has_text(value) if _LOOKS_SECRET.search(name) else _has_password(value):
+        looks = type(value) is str and _HOLDS_SECRET.match(value)
+        if looks or (_LOOKS_SECRET.search(name) and _has_text(value)):
             raise SnapshotRefused(
                 f"the field {name!r} looks like a secret, or holds one, and would be in the file in clear",
                 where=path,
-                hint=f"Have the class declare it in lc_secrets, leave it out, or say that it is none: "
+                hint=f"Leave it out, have the class of LangChain's declare it in lc_secrets, or say that it is none: "
                 f"not_secret=[{name!r}]",
             )
 

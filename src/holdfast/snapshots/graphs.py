@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.structured_output import AutoStrategy
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
+from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph.state import CompiledStateGraph
@@ -82,8 +82,6 @@ class Code(NamedTuple):
 def freeze(agent: Graph, gathering: Gathering) -> dict[str, Any]:
     """An agent as a tree of JSON. Raises `SnapshotUnsupported` where it cannot be taken apart."""
     parts = _parts(agent)
-    if not isinstance(parts.model, BaseChatModel):
-        raise SnapshotUnsupported(f"a {type(parts.model).__name__} is no chat model", where="model")
     ours = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
     others = [tool for tool in parts.tools if not isinstance(tool, BaseTool)]
     config = {key: value for key, value in (agent.config or {}).items() if value}
@@ -232,7 +230,8 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
     model = revive(tree["model"], "model", rules)
     prompt = None if tree["system_prompt"] is None else revive(tree["system_prompt"], "system_prompt", rules)
     # The name of a model would do for create_agent, which then makes one that nobody allowed.
-    if not isinstance(model, BaseChatModel) or not isinstance(prompt, SystemMessage | None):
+    is_model = isinstance(model, Runnable) and hasattr(model, "bind_tools")  # also one with settings bound to it
+    if not is_model or not isinstance(prompt, SystemMessage | None):
         raise SnapshotCorrupt("the model or the system prompt in the content is none", where=where)
     others, config = given_back(tree["provider_tools"], where), given_back(tree["config"], where)
     if type(others) is not list or not all(type(each) is dict for each in others):

@@ -37,7 +37,7 @@ _FIELDS = {
 
 
 _SETTINGS = ("configuration", "fields", "context", "metadata")
-"""Where text may be secret by the name that it has. Elsewhere names are those of tools and steps, or of what was said."""
+"""Where text may be secret by the name that it has. Elsewhere names are of tools and steps, or of what was said."""
 
 
 class Saved(NamedTuple):

@@ -8,21 +8,20 @@ it: nothing is made, and nothing imported, of which the class was not allowed.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, get_origin
 
-from langchain_core._api import LangChainBetaWarning
 from langchain_core.documents import Document
 from langchain_core.load import dumpd, load
 from langchain_core.load.load import Reviver
 from langchain_core.load.serializable import Serializable
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
 from holdfast.errors import (
     Config,
@@ -35,6 +34,9 @@ from holdfast.snapshots.gathering import Gathering, told
 
 Allowed: TypeAlias = "str | type | Iterable[str | type]"
 """Classes, and `"messages"`, `"core"` or `"all"` for those of LangChain's own lists."""
+
+_load = inspect.unwrap(load)
+"""Without the warning that it is new, which cannot be held back in one thread alone."""
 
 ESCAPED = "__lc_escaped__"
 _LISTS = ("messages", "core", "all")
@@ -119,6 +121,12 @@ class _Checking:
             if _is_marker(item) and own != item:  # LangChain has put it in the place of the secret
                 self._gathering.found_secret(item["id"][0], own)
                 continue
+            if isinstance(own, dict) and own != item:  # the same, somewhere inside: `load` would leave the mark there
+                raise SnapshotUnsupported(
+                    f"{_name(type(value))} declares a secret inside of a field, which LangChain does not give back",
+                    where=at,
+                    hint="Have the class keep it in a field of its own",
+                )
             if key == "template_format" and item == "jinja2":
                 raise SnapshotRefused(
                     "templates of jinja2 can run code, and LangChain does not load them",
@@ -216,28 +224,36 @@ def revive(tree: Any, path: str, rules: Rules) -> Any:
     reviver = Reviver(rules.lists, additional_import_mappings=rules.mappings)  # type: ignore[arg-type]
     asked = _check(tree, path, reviver, rules)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LangChainBetaWarning)
-            made = load(
-                tree,
-                allowed_objects=rules.lists,  # type: ignore[arg-type]
-                secrets_map=rules.secrets,
-                valid_namespaces=rules.namespaces,
-                secrets_from_env=False,
-                additional_import_mappings=rules.mappings,
-            )
+        made = _load(
+            tree,
+            allowed_objects=rules.lists,
+            secrets_map=rules.secrets,
+            valid_namespaces=rules.namespaces,
+            secrets_from_env=False,
+            additional_import_mappings=rules.mappings,
+        )
     except ModuleNotFoundError as error:
         raise Config(
             f"the snapshot needs {error.name}, which is not installed", hint="Install it", code="not-installed"
         ) from error
-    except Exception as error:  # whatever a constructor raises
+    except Exception as error:  # noqa: BLE001 - whatever a constructor raises
         raise SnapshotInvalid(
-            f"LangChain cannot make it again: {str(error)[:500]}",
+            f"LangChain cannot make it again: {_told_of(error, rules)[:500]}",
             where=path,
             hint="See whether the versions of LangChain are those that the snapshot was made with",
-        ) from error
+        ) from (None if rules.secrets else error)
     _check_made(made, path, asked)
     return made
+
+
+def _told_of(error: Exception, rules: Rules) -> str:
+    """What an error says, without the secrets that a constructor was given: Pydantic shows what it got, or its ends."""
+    if not rules.secrets:
+        return str(error)
+    if isinstance(error, ValidationError):
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults)
+    return re.sub("|".join(map(re.escape, rules.secrets.values())), "…", str(error))
 
 
 class _Asked(NamedTuple):
@@ -324,9 +340,12 @@ def _checked_id(value: dict[str, Any], at: str, reviver: Reviver) -> tuple[str, 
         raise SnapshotCorrupt("this is no object that LangChain writes", where=at)
     if type(kwargs) is not dict or not value.keys() <= _OBJECT_KEYS or type(id) is not list or len(id) < 2:
         raise SnapshotCorrupt("this is no object that LangChain writes", where=at)
-    if not all(type(part) is str and _NAME.fullmatch(part) and not part.startswith("__") for part in id):
+    if not all(type(part) is str and _NAME.fullmatch(part) for part in id):
         raise SnapshotCorrupt("this is no name of a class", where=at)
     if reviver.allowed_class_paths is None or tuple(id) not in reviver.allowed_class_paths:
+        # That of a class in the caller's own script has the like, `__main__`, and is in order if he allows it.
+        if any(part.startswith("__") for part in id if part != "__main__"):
+            raise SnapshotCorrupt("this is no name of a class", where=at)
         raise SnapshotRefused(
             f"objects of {'.'.join(id)} are not allowed",
             where=at,

@@ -23,7 +23,7 @@ _CONTAINER = 8
 """How many values a list or an object counts for."""
 
 _MAX_DIGITS = 4000
-# A text without an end is taken to the end, and nothing is tried twice: else a quote after a backslash, a million times,
+# A text without an end is taken to the end, and nothing is tried twice: else a million quotes after backslashes
 # would be looked at a million times a million.
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
