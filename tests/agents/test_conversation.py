@@ -445,3 +445,24 @@ def test_a_summary_that_cannot_be_saved_is_saved_later() -> None:
         del backend.apply
         agent.flush()
         assert store.agents.messages("f") == [said("all", "system")]
+
+
+def test_what_could_not_be_saved_is_packed_once(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Talker().attach(store, "a")
+    agent.save()
+    agent.conversation.extend(said(str(number)) for number in range(100))
+    codec, packed = agent.keeper.line.handle.codec, list[int]()
+    real = type(codec).pack_items
+
+    def counted(self: Any, items: Any) -> list[bytes]:
+        found = list(items)
+        packed.append(len(found))
+        return real(self, found)
+
+    monkeypatch.setattr(type(codec), "pack_items", counted)
+    agent.keeper.take()
+    agent.conversation.append(said("one more"))
+    agent.keeper.take()
+    assert [count for count in packed if count >= 100] == [100]  # the others are what else is saved, and the last one
+    agent.save()
+    assert [each["content"] for each in store.agents.messages("a")] == [*map(str, range(100)), "one more"]

@@ -394,8 +394,8 @@ ERRORS = (
     ),
     ErrorText(
         "snapshot-refused",
-        "It holds, or would hold, what is not let through: a class that is not allowed, a secret, or a template that can "
-        "run code.",
+        "It holds, or would hold, what is not let through: a class that is not allowed, a secret, or a template that "
+        "can run code.",
         (
             "A model's class is not one of langchain-core: whoever restores has to allow it.",
             "A key stands in the settings, in a header or in the conversation.",
