@@ -72,6 +72,16 @@ def rows_of(on: Backend) -> dict[str, list[Any]]:
     }
 
 
+def put_rows(on: Backend, frozen: dict[str, list[Any]]) -> None:
+    """Have a store hold rows that `rows_of` gave."""
+    for space in SPACES:
+        rows = []
+        for values, body in frozen.get(space.name, ()):
+            values = tuple(map(_from_json, values))
+            rows.append(Row(values[: len(space.key)], values[len(space.key) :], bytes.fromhex(body)))
+        assert run(on.apply([Put(space, row) for row in rows])) is None
+
+
 def _to_json(value: Any) -> Any:
     return {"hex": value.hex()} if isinstance(value, bytes) else value
 
@@ -82,14 +92,8 @@ def _from_json(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_of_version_1_is_read(kind: str, tmp_path: pathlib.Path) -> None:
-    frozen = json.loads(GOLDEN.read_text())["rows"]
     on = backend(kind, tmp_path)
-    for space in SPACES:
-        rows = []
-        for values, body in frozen.get(space.name, ()):
-            values = tuple(map(_from_json, values))
-            rows.append(Row(values[: len(space.key)], values[len(space.key) :], bytes.fromhex(body)))
-        assert run(on.apply([Put(space, row) for row in rows])) is None
+    put_rows(on, json.loads(GOLDEN.read_text())["rows"])
     store = store_on(on, fold_every=3)
     check(store)
     made = store.put("t", {"still": "written"})
