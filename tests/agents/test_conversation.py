@@ -258,9 +258,24 @@ def test_a_message_that_is_changed_after_it_was_saved_does_no_harm(store: holdfa
     assert store.verify().findings == []
 
 
-def test_what_cannot_be_kept_is_refused_and_can_be_taken_back(store: holdfast.Store) -> None:
+def test_what_cannot_be_kept_is_refused_when_it_is_added(store: holdfast.Store) -> None:
     agent = talked(store, 1)
+    before = list(agent.conversation)
+    wrong = {"role": "user", "content": lambda: None}
+    with pytest.raises(Unsupported, match="content"):
+        agent.conversation.append(wrong)
+    with pytest.raises(Unsupported):
+        agent.conversation.replace([wrong])
+    with pytest.raises(Unsupported):
+        agent.conversation.summarize(wrong)
+    agent.save()
+    assert list(agent.conversation) == list(store.agents.restore("t").conversation) == before
+
+
+def test_what_was_added_before_there_was_a_store_is_refused_by_the_save(store: holdfast.Store) -> None:
+    agent = Talker()
     agent.conversation.append({"role": "user", "content": lambda: None})
+    agent.attach(store, "t")
     with pytest.raises(Unsupported):
         agent.save()
     agent.conversation.replace([said("better")])

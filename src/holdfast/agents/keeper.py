@@ -86,6 +86,7 @@ class Keeper:
         """What the last save failed with."""
         self._sent: dict[bytes, Packed] = {}
         self._spoken: tuple[int, int, list[bytes]] = (0, 0, [])
+        data.conversation.check = line.handle.codec.pack_items
         count = self.method("count_tokens")
         if count is not None:
             data.conversation.count_by(count)

@@ -50,6 +50,8 @@ class Messages:
         """Counts the tokens of a message when it is added."""
         self.on_change: Callable[[], None] | None = None
         """Called after each change."""
+        self.check: Callable[[Sequence[Any]], object] | None = None
+        """Raises what there is to say against messages that are added: or else no save would go well any more."""
         self._lock = threading.Lock()
         self._read: Read | None = None
         self._before = 0  # so many are in the store, and not at hand; those at hand follow them
@@ -79,7 +81,7 @@ class Messages:
 
     def extend(self, added: Iterable[Any]) -> None:
         """Add messages."""
-        new = list(added)
+        new = self._checked(added)
         tokens = sum(map(self.counter, new))
         with self._lock:
             self._here += new
@@ -88,7 +90,7 @@ class Messages:
 
     def replace(self, given: Iterable[Any]) -> None:
         """Have other messages in place of all there are."""
-        new = list(given)
+        new = self._checked(given)
         tokens = sum(map(self.counter, new))
         with self._lock:
             self._rewrite(new, tokens)
@@ -97,6 +99,7 @@ class Messages:
     async def shorten(self, summary: Sequence[Any], first: int, last: int) -> None:
         """Have a summary in place of the messages from one place to another. Those that are kept are read. Nobody is
         told of the change: whoever makes it saves it."""
+        summary = self._checked(summary)
         kept = await self.slice(last, None)
         start = await self.slice(0, first)
         epoch = self._epoch
@@ -116,6 +119,12 @@ class Messages:
         self._here, self._before, self._tokens = new, 0, tokens
         self._rewritten = True
         self._epoch += 1
+
+    def _checked(self, added: Iterable[Any]) -> list[Any]:
+        new = list(added)
+        if self.check is not None:
+            self.check(new)
+        return new
 
     def _changed(self) -> None:
         if self.on_change is not None:
