@@ -169,7 +169,13 @@ class Plain:
     secret: str = ""
 
 
+def _begun(agent: Any) -> Any:
+    return agent.__enter__() if hasattr(agent, "__enter__") else agent.__aenter__()
+
+
 _AGENT: dict[str, Callable[[Any], Any]] = {
+    "__enter__": _begun,
+    "__aenter__": _begun,
     "fail": lambda agent: agent.fail("taken"),
     "flush": lambda agent: agent.flush(),
     "recover": lambda agent: _then(agent.reload(), lambda _: agent.recover("back")),
