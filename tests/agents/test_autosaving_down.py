@@ -37,6 +37,27 @@ HANG = 1.0
 """For so many seconds each attempt to use the store hangs before it fails. No turn may ever take as long."""
 
 
+class Slow(AssertionError):
+    """Something took longer than it should; perhaps the machine was busy. What is lost, or told wrongly, never is."""
+
+
+def timely(held: bool, told: str) -> None:
+    """What depends on the pace of the machine must hold once in a few tries."""
+    if not held:
+        raise Slow(told)
+
+
+def patiently(scenario: Callable[[], None]) -> None:
+    """Go through it once more, where only the pace was wrong."""
+    for left in (2, 1, 0):
+        try:
+            scenario()
+            break
+        except Slow:
+            if not left:
+                raise
+
+
 class Hanging(Wobbly):
     """Down as a server is that does not answer: each attempt takes its time to fail."""
 
@@ -147,10 +168,10 @@ def check(store: Store, agent: Any, diary: Diary, outage: Outage, settings: Auto
     """See that the agent kept its pace, and that nothing is lost."""
     # Its pace: no turn had to wait for the store, and there were about as many as before.
     calm, down = diary.longest(outage.calm, outage.down), diary.longest(outage.down, outage.back)
-    assert down < max(0.8 * HANG, 3 * calm), f"{down:.3f} s, and {calm:.3f} s before"
+    timely(down < max(0.8 * HANG, 3 * calm), f"a gap of {down:.3f} s, and {calm:.3f} s before")
     before = sum(when < outage.down for when in diary.turns) / (outage.down - outage.calm)
     meanwhile = sum(outage.down < when < outage.back for when in diary.turns) / (outage.back - outage.down)
-    assert meanwhile > before / 3, f"{meanwhile:.0f} turns in a second, and {before:.0f} before"
+    timely(meanwhile > before / 3, f"{meanwhile:.0f} turns in a second, and {before:.0f} before")
 
     # Nothing is lost: all turns are there now; and when it went down, all were but for those of the window.
     record = store.agents.load(agent.id)
@@ -161,7 +182,7 @@ def check(store: Store, agent: Any, diary: Diary, outage: Outage, settings: Auto
     saved = max(step.messages for step in history if step.time <= went_down)
     window = min(settings.interval, settings.changes * BEAT) + 0.5
     due = sum(when < outage.down - window for when in diary.turns)
-    assert saved >= due > 0
+    timely(saved >= due > 0, f"{saved} messages were saved of {due}")
 
     # The figures tell it as it was.
     after = agent.metrics
@@ -171,15 +192,16 @@ def check(store: Store, agent: Any, diary: Diary, outage: Outage, settings: Auto
     assert after.counts.coalesced > len(diary.turns) / 3
     figures = diary.during(outage.down, outage.back)
     worst = max(figures, key=lambda each: each.oldest)  # it may be back before whoever started it knows
-    assert {"open", "trying"} <= {each.breaker for each in figures}
+    timely({"open", "trying"} <= {each.breaker for each in figures}, "the breaker was not seen at work")
     assert worst.oldest > seconds * 0.6
     assert worst.unsaved > 0
     assert worst.error
     assert all(each.autosaved for each in figures)
-    assert after.counts.failed >= 3
+    timely(after.counts.failed >= 3, f"{after.counts.failed} saves failed")
     assert after.counts.retried >= after.counts.failed
     assert after.success_rate == after.counts.done / (after.counts.done + after.counts.failed)
-    assert all(each.unsaved < settings.changes * 3 for each in diary.during(outage.calm, outage.down - 0.5))
+    most = max(each.unsaved for each in diary.during(outage.calm, outage.down - 0.5))
+    timely(most < settings.changes * 3, f"{most} changes waited to be saved")
     # It was left alone: without pauses and a breaker there would have been many more.
     assert after.counts.failed <= 6 + (seconds + 4) / settings.rest
 
@@ -219,6 +241,10 @@ def go_through(
 
 
 def test_a_store_that_does_not_answer_for_a_while() -> None:
+    patiently(outage_of_a_hanging_store)
+
+
+def outage_of_a_hanging_store() -> None:
     backend = Hanging(Memory())
     store, other = Store(Engine(Ground(backend)), ""), AsyncStore(Engine(Ground(backend)), "")
     settings = Autosave(interval=0.2, changes=30, pause=0.02, longest_pause=0.1, failures=2, rest=0.3, longest_rest=0.6)
@@ -252,9 +278,10 @@ async def _closed(store: AsyncStore) -> None:
 
 def test_a_server_that_is_killed_and_comes_back() -> None:
     settings = Autosave(interval=0.5, changes=60, pause=0.05, longest_pause=0.2, failures=2, rest=0.5, longest_rest=1.0)
-    outage_of_postgres(settings, 6.0, HANG)
+    patiently(lambda: outage_of_postgres(settings, 6.0, HANG))
 
 
 @pytest.mark.torture
 def test_a_server_that_is_down_for_a_minute() -> None:
-    outage_of_postgres(Autosave(interval=0.5, changes=100, failures=3, rest=2.0, longest_rest=8.0), 60.0, 2.0)
+    settings = Autosave(interval=0.5, changes=100, failures=3, rest=2.0, longest_rest=8.0)
+    patiently(lambda: outage_of_postgres(settings, 60.0, 2.0))

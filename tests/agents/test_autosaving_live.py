@@ -125,7 +125,7 @@ def test_the_agent_goes_on_while_a_save_hangs() -> None:
         for number in range(1, 1000):
             agent.notes.append(str(number))
             agent.changed()
-        assert time.perf_counter() - began < 1.0  # the store would have taken half a minute
+        assert time.perf_counter() - began < 10  # the store would have taken half a minute
         assert agent.metrics.unsaved == 1000
         backend.gate.set()
         until(lambda: len(notes(store)) == 1000)
