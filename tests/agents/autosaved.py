@@ -110,6 +110,27 @@ def async_wobbly() -> tuple[AsyncStore, Wobbly]:
     return AsyncStore(Engine(Ground(backend)), ""), backend
 
 
+class Slow(AssertionError):
+    """Something took longer than it should; perhaps the machine was busy. What is lost, or told wrongly, never is."""
+
+
+def timely(held: bool, told: str) -> None:
+    """What depends on the pace of the machine must hold once in a few tries."""
+    if not held:
+        raise Slow(told)
+
+
+def patiently(scenario: Callable[[], None]) -> None:
+    """Go through it once more, where only the pace was wrong."""
+    for left in (2, 1, 0):
+        try:
+            scenario()
+            break
+        except Slow:
+            if not left:
+                raise
+
+
 def until(held: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds

@@ -27,7 +27,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.ground import Ground
 from holdfast.store import AsyncStore, Store
 from tests import servers
-from tests.agents.autosaved import AsyncNoter, Noter, Wobbly, steps
+from tests.agents.autosaved import AsyncNoter, Noter, Wobbly, patiently, steps, timely
 from tests.servers.places import with_options
 
 BEAT = 0.004
@@ -35,27 +35,6 @@ BEAT = 0.004
 
 HANG = 1.0
 """For so many seconds each attempt to use the store hangs before it fails. No turn may ever take as long."""
-
-
-class Slow(AssertionError):
-    """Something took longer than it should; perhaps the machine was busy. What is lost, or told wrongly, never is."""
-
-
-def timely(held: bool, told: str) -> None:
-    """What depends on the pace of the machine must hold once in a few tries."""
-    if not held:
-        raise Slow(told)
-
-
-def patiently(scenario: Callable[[], None]) -> None:
-    """Go through it once more, where only the pace was wrong."""
-    for left in (2, 1, 0):
-        try:
-            scenario()
-            break
-        except Slow:
-            if not left:
-                raise
 
 
 class Hanging(Wobbly):

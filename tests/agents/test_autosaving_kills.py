@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.agents.autosaved import patiently, timely
 
 _ROUNDS = 2
 
@@ -48,12 +49,17 @@ def saved(url: str) -> int:
 )
 def test_what_is_lost_was_done_in_the_window(tmp_path: Path, settings: dict[str, Any], window: float) -> None:
     url, chance = f"sqlite:///{tmp_path}/a.db", random.Random(7)
-    for _ in range(_ROUNDS):
+
+    def lived() -> None:
         turns = killed(url, settings, 0.005, chance.uniform(1.2, 1.5))
         # A save takes a moment, and on a busy machine a thread has to wait for its turn.
         old = [number for number, when in turns if when < turns[-1][1] - window - 0.6]
-        assert len(old) > 10
-        assert saved(url) > old[-1]
+        found = saved(url)
+        timely(len(old) > 10, f"only {len(turns)} turns were taken")
+        timely(found > old[-1], f"{found} turns are there, of {old[-1]}")
+
+    for _ in range(_ROUNDS):
+        patiently(lived)
 
 
 def test_in_write_through_nothing_is_lost(tmp_path: Path) -> None:

@@ -388,10 +388,10 @@ def test_the_last_of_many_messages_costs_what_the_first_did(store: holdfast.Stor
     agent.save()
     taken: list[float] = []
     for number in range(1500):
-        started = time.perf_counter()
+        started = time.thread_time()
         agent.conversation.append(said(f"{number:06}"))
         agent.save()
-        taken.append(time.perf_counter() - started)
+        taken.append(time.thread_time() - started)
     first, last = sorted(taken[100:400])[150], sorted(taken[-300:])[150]
     assert last < 3 * first
     assert len(agent.conversation) == 1500
