@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,3 +145,26 @@ def forged(document: Any, **changes: Any) -> bytes:
     """A file that is sealed as it should be, and holds whatever somebody wants."""
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
     return container.build(content, lambda about: header_of(about, **changes))
+
+
+def elsewhere(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, and tell it where a snapshot is."""
+    return subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def set_at(*keys: Any, to: Any) -> Callable[[Any], None]:
+    """Changes what is at a place of a document."""
+
+    def change(content: Any) -> None:
+        for key in keys[:-1]:
+            content = content[key]
+        content[keys[-1]] = to
+
+    return change

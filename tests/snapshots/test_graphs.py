@@ -28,7 +28,20 @@ from holdfast.errors import SnapshotCorrupt, SnapshotInvalid, SnapshotRefused, S
 from holdfast.langgraph import HoldfastSaver
 from holdfast.snapshots.graphs import _wrappers
 from tests.snapshots import kit
-from tests.snapshots.kit import KEY, SECRETS, Scripted, Toolbox, Weather, add, forged, lines_of, look, other_add, wrap
+from tests.snapshots.kit import (
+    KEY,
+    SECRETS,
+    Scripted,
+    Toolbox,
+    Weather,
+    add,
+    forged,
+    lines_of,
+    look,
+    other_add,
+    set_at,
+    wrap,
+)
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 MODEL = Scripted(lines=["hello", "call add", "done", "bye"])
@@ -367,15 +380,6 @@ def tampered(path: Path, change: Any) -> None:
     header, document, _ = lines_of(path)
     change(document["content"])
     path.write_bytes(forged(document, kind="agent", secrets=tuple(header["secrets"])))
-
-
-def set_at(*keys: Any, to: Any) -> Any:
-    def change(content: Any) -> None:
-        for key in keys[:-1]:
-            content = content[key]
-        content[keys[-1]] = to
-
-    return change
 
 
 CHANGES = [

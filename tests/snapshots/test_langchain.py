@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import enum
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -30,7 +29,7 @@ from pydantic import SecretStr
 
 from holdfast import __version__, snapshots
 from holdfast.errors import Config, SnapshotInvalid, SnapshotRefused, SnapshotUnsupported
-from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, lines_of
+from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
 
 MODEL = Scripted(lines=["yes", "no, maybe"])
 PROMPT = ChatPromptTemplate.from_messages(
@@ -330,14 +329,7 @@ def test_another_process_answers_the_same(path: Path) -> None:
         "chain = snapshots.restore(sys.argv[1], allow=[Scripted])\n"
         "sys.stdout.write(chain.invoke({'who': 'an oracle', 'question': 'Shall I?'}))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": "."},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = elsewhere(code, path)
     assert done.stdout == chain.invoke(ASKED), done.stderr
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-import os
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ from holdfast.errors import (
     SnapshotRefused,
     TooLarge,
 )
-from tests.snapshots.kit import forged, lines_of
+from tests.snapshots.kit import elsewhere, forged, lines_of, set_at
 
 
 class Greeter(PersistentAgent, name="tests.snapshots.greeter"):
@@ -144,14 +141,7 @@ def test_another_process_behaves_the_same(path: Path) -> None:
             "    assert agent.weights == VALUES\n"
             "    sys.stdout.write(json.dumps([agent.greet('Bob'), agent.greet('Eve'), agent.context['topic'][1]]))\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(path)],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONPATH": "."},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = elsewhere(code, path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == [agent.greet("Bob"), agent.greet("Eve"), 3]
 
@@ -317,15 +307,6 @@ def test_an_agent_in_the_middle_of_something_is_not_frozen(path: Path) -> None:
         agent._data.pending = Pending("transition", "leave", "a", "b", dt.datetime.now(dt.UTC))
         with pytest.raises(SnapshotInvalid, match="middle of something: leave"):
             snapshots.snapshot(agent, path)
-
-
-def set_at(*keys: Any, to: Any) -> Any:
-    def change(content: Any) -> None:
-        for key in keys[:-1]:
-            content = content[key]
-        content[keys[-1]] = to
-
-    return change
 
 
 CHANGES = [
