@@ -56,8 +56,8 @@ _FETCH = 8
 _PASSES = 10
 """How often to look for what was written meanwhile."""
 
-_LOOKS = 3
-"""How often a line is compared in full before it is said to differ."""
+_LOOKS = 5
+"""How often a line is compared in full before it is left as one that keeps changing."""
 
 _NAMES = 1000
 
@@ -298,22 +298,22 @@ class Mover:
     async def _settle(self, line: Line) -> bool:
         """Whether both stores have the same rows. What was written meanwhile, or left by a copy that was killed, is
         made up for."""
+        last = None
         for look in range(_LOOKS):
             if look:
                 await self._copy(line)
-            if await _digest(self._source, line) == await _digest(self._target, line):
+            source, target = await _digest(self._source, line), await _digest(self._target, line)
+            if source == target:
                 return True
-        before = await _outline(self._source, line)
-        if await _digest(self._source, line) == await _digest(self._target, line):
-            return True
-        # Others may write to both meanwhile: only what stood still can be told to be wrong.
-        if not before == await _outline(self._source, line) == await _outline(self._target, line):
-            return False
-        raise Corrupt(
-            "the copy is not what was copied",
-            where=f"thread {line} in {self._target.url}",
-            hint="Delete the thread there, and copy again",
-        )
+            # Others may write to both meanwhile: only what stood still, and was not mended by copying, is wrong.
+            if last == (source, target):
+                raise Corrupt(
+                    "the copy is not what was copied",
+                    where=f"thread {line} in {self._target.url}",
+                    hint="Delete the thread there, and copy again",
+                )
+            last = source, target
+        return False
 
 
 async def copy_to_url(
