@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.machine import Machine
+from holdfast.agents.declared.machine import Machine
+from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Backend, Batch, Query, Row, Scan
 from holdfast.backends.spaces import STEPS
@@ -83,7 +83,7 @@ class Wobbly(Wrapper):
         return await self.inner.read(queries)
 
     async def apply(self, batch: Batch) -> int | None:
-        self.gate.wait(30)
+        self.gate.wait(120)
         self._check()
         outcome = await self.inner.apply(batch)
         if self.lose and outcome is None:
@@ -131,7 +131,7 @@ def patiently(scenario: Callable[[], None]) -> None:
                 raise
 
 
-def until(held: Callable[[], object], seconds: float = 20.0) -> None:
+def until(held: Callable[[], object], seconds: float = 90.0) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not held():

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
-from holdfast.agents.agent import PersistentAgent
-from holdfast.agents.autosaving import Autosave
-from holdfast.agents.machine import Machine, OnIncomplete
-from holdfast.agents.transfer import Offer
+from holdfast.agents.declared.autosave import Autosave
+from holdfast.agents.declared.machine import Machine, OnIncomplete
+from holdfast.agents.live.agent import PersistentAgent
+from holdfast.agents.transfer.offers import Offer
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Backend, Batch, Match, Matches, Query, Row
 from holdfast.backends.sqlite import SQLite

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.agents import AgentInfo
-from holdfast.agents.lines import Delta
+from holdfast.agents.stored.lines import Delta
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Get, Put, Query, Row, Scan
 from holdfast.backends.spaces import NODES, OBJECTS, STEPS

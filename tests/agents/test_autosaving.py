@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.autosaving import Autosave, Watch
-from holdfast.agents.saver import Saver
+from holdfast.agents.declared.autosave import Autosave
+from holdfast.agents.keeping.saver import Saver
+from holdfast.agents.keeping.watch import Watch
 from holdfast.errors import Config, Conflict, Denied, Transient, Unavailable
 from tests.agents.autosaved import Clock, Noter, wobbly
 

@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents.autosaving import Autosave, Busy, undisturbed
-from holdfast.agents.calling import called
+from holdfast.agents.declared.autosave import Autosave
+from holdfast.agents.declared.calling import called
+from holdfast.agents.keeping.changing import undisturbed
+from holdfast.agents.keeping.watch import Busy
 from holdfast.errors import Conflict, Transient
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
@@ -56,8 +58,8 @@ def test_many_changes_make_one_save_and_none_makes_none() -> None:
         agent.changed()
         until(lambda: steps(store, agent) == 2)
         assert notes(store) == [str(number) for number in range(9)]
-        until(lambda: not agent.metrics.unsaved)
-        assert agent.metrics.counts.coalesced == 9
+        until(lambda: agent.metrics.counts.coalesced == 9)  # counted a moment after it is saved
+        assert not agent.metrics.unsaved
         agent.changed(10)
         until(lambda: agent.metrics.counts.unchanged == 1)
         assert steps(store, agent) == 2  # it said so, but nothing was
@@ -125,7 +127,7 @@ def test_the_agent_goes_on_while_a_save_hangs() -> None:
         for number in range(1, 1000):
             agent.notes.append(str(number))
             agent.changed()
-        assert time.perf_counter() - began < 10  # the store would have taken half a minute
+        assert time.perf_counter() - began < 60  # the store would have taken two minutes
         assert agent.metrics.unsaved == 1000
         backend.gate.set()
         until(lambda: len(notes(store)) == 1000)
@@ -231,7 +233,7 @@ def test_hundreds_of_agents_share_one_thread_which_ends_with_them() -> None:
             agent.notes.append("x")
             agent.changed()
         assert len(threads()) == 1
-        until(lambda: not any(each.metrics.unsaved for each in agents), 90)
+        until(lambda: not any(each.metrics.unsaved for each in agents))
         assert all(steps(store, agent) == 1 for agent in agents[::100])
         agents.clear()
         del agent
@@ -294,8 +296,10 @@ def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptu
 
 _PROGRAM = """
 import holdfast, sys
-from holdfast.agents.agent import PersistentAgent
-from holdfast.agents.autosaving import Autosave, Busy, undisturbed
+from holdfast.agents.live.agent import PersistentAgent
+from holdfast.agents.declared.autosave import Autosave
+from holdfast.agents.keeping.watch import Busy
+from holdfast.agents.keeping.changing import undisturbed
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []
 store = holdfast.open(sys.argv[1])
@@ -309,7 +313,7 @@ agent.changed()
 def test_a_program_that_ends_saves_what_is_unsaved(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _PROGRAM, url], timeout=60, capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-c", _PROGRAM, url], timeout=300, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
     with holdfast.open(url) as store:
@@ -378,7 +382,7 @@ def test_after_a_fork_locks_are_free_and_what_the_parent_has_to_save_is_left_to_
             agent.changed()
             thread = threading.Thread(target=agent.flush)
             thread.start()
-            thread.join(20)
+            thread.join(120)
             assert not thread.is_alive()
         assert agent.metrics.unsaved == 0
 
@@ -453,7 +457,7 @@ def test_an_agent_that_is_always_being_changed_is_saved_all_the_same(workers: in
     with store:
         agent = Noter().attach(store, "a", autosave=Autosave(interval=0.02, changes=10**6))
         agent.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
 
         def work() -> None:
             while agent.metrics.counts.done < 4 and time.monotonic() < deadline:
@@ -476,7 +480,7 @@ def test_an_agent_of_an_event_loop_that_is_always_being_changed_is_saved_all_the
         async with store:
             agent = AsyncNoter().attach(store, "a", autosave=Autosave(interval=0.02, changes=10**6))
             await agent.start()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 120
 
             async def work() -> None:
                 while agent.metrics.counts.done < 4 and time.monotonic() < deadline:
@@ -517,7 +521,7 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
             for agent in agents:
                 agent.changed()
         for agent in agents:
-            await asyncio.wait_for(saved(agent), 20)
+            await asyncio.wait_for(saved(agent), 120)
         await store.close()
 
     async def both() -> None:
@@ -623,16 +627,19 @@ def test_the_store_comes_back_and_all_is_saved_at_once() -> None:
         for agent in agents:
             agent.start()
         backend.fail()
+        began = time.monotonic()
         for agent in agents:
             agent.notes.append("x")
             agent.changed()
         until(lambda: store.agents.metrics().breaker == "open")
         assert store.agents.metrics().unsaved == 20
         time.sleep(0.5)
-        assert backend.refused <= 16 + 5  # those that were under way, and one at a time since then
+        # Those that were under way, and one at a time since then: every 0.2 seconds, shortened by chance.
+        refused = backend.refused
+        assert refused <= 16 + 2 + (time.monotonic() - began) / 0.1
         assert store.agents.metrics().unsaved == 20
         backend.work()
-        until(lambda: not store.agents.metrics().unsaved, 5)
+        until(lambda: not store.agents.metrics().unsaved, 20)
         assert all(notes(store, agent.id) == ["x"] for agent in agents)
         assert store.agents.metrics().breaker == "closed"
 
@@ -706,7 +713,7 @@ def test_in_write_through_an_async_agent_awaits() -> None:
             await saved(agent)  # it hurries in the background
             assert (await store.agents.load("a")).messages == 3
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 # asyncio ------------------------------------------------------------------------------------------------------
@@ -747,7 +754,7 @@ def test_an_async_agent_is_saved_on_its_own_loop() -> None:
         assert not agent.metrics.counts.invalid
         assert agent.metrics.counts.done == agent.version
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_an_async_agent_outlives_its_loop() -> None:
@@ -770,7 +777,7 @@ def test_an_async_agent_outlives_its_loop() -> None:
 
     asyncio.run(first())
     agent.changed()  # its loop is closed
-    asyncio.run(asyncio.wait_for(second(), 30))
+    asyncio.run(asyncio.wait_for(second(), 120))
 
 
 def test_a_cancelled_save_is_made_sure_of() -> None:
@@ -788,7 +795,7 @@ def test_a_cancelled_save_is_made_sure_of() -> None:
             await agent.save()
             assert (await store.agents.load("a")).fields["notes"] == ["x", "y"]
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 # All of it at once --------------------------------------------------------------------------------------------
@@ -802,9 +809,14 @@ def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_rig
     agents = [Noter().attach(store, f"a{number}", autosave=settings) for number in range(20)]
     end = time.monotonic() + 1.5
 
+    def going_on() -> bool:
+        """Until something failed, at least."""
+        now = time.monotonic()
+        return now < end or (now < end + 60 and not store.agents.metrics().counts.failed)
+
     def work(agent: Noter) -> None:
         chance = random.Random(agent.id)
-        while time.monotonic() < end:
+        while going_on():
             agent.notes.append("x")
             agent.changed()
             with agent.changing():
@@ -816,7 +828,7 @@ def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_rig
 
     def disturb() -> None:
         chance = random.Random(5)
-        while time.monotonic() < end:
+        while going_on():
             time.sleep(chance.random() * 0.05)
             backend.fail()
             time.sleep(chance.random() * 0.02)
@@ -832,9 +844,9 @@ def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_rig
     backend.lose = 0
     with store:
         until(lambda: not any(agent.metrics.unsaved for agent in agents))
+        until(lambda: all(agent.metrics.counts.changes == 2 * len(agent.notes) for agent in agents))
         for agent in agents:
             fields = store.agents.load(agent.id).fields
             assert (fields["notes"], fields["table"]) == (agent.notes, agent.table)
             assert agent.metrics.counts.done == agent.version == steps(store, agent)
-            assert agent.metrics.counts.changes == 2 * len(agent.notes)
         assert store.agents.metrics().counts.failed > 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.resolving import Sides, resolved
+from holdfast.agents.stored.conflicts import Sides, resolved
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Batch
 from holdfast.backends.wrap import Wrapper

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.autosaving import Autosave
-from holdfast.agents.conversation import Conversation, Found
-from holdfast.agents.messages import Messages, estimate, role_of, text_of
+from holdfast.agents.declared.autosave import Autosave
+from holdfast.agents.keeping.messages import Messages, estimate, role_of, text_of
+from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.live.conversation import Conversation, Found
 from holdfast.backends.port import Scan
 from holdfast.backends.spaces import CONVERSATIONS
 from holdfast.codec import Inert

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.history import Way, counted, counts, replay, rollback, transitions
-from holdfast.agents.machine import Machine
+from holdfast.agents.declared.machine import Machine
+from holdfast.agents.recovery.rollback import rollback
+from holdfast.agents.stored.replay import replay
+from holdfast.agents.stored.transitions import Way, counted, counts, transitions
 from holdfast.backends.memory import Memory
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Invalid, NotFound

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.machine import OnIncomplete
+from holdfast.agents.declared.machine import OnIncomplete
 from holdfast.backends.port import Backend
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict

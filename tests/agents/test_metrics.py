@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.autosaving import Autosave
-from holdfast.agents.metrics import Counts, Figures, summed
+from holdfast.agents.declared.autosave import Autosave
+from holdfast.agents.keeping.metrics import Counts, Figures, summed
 from holdfast.errors import Conflict, Invalid, Transient
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
 

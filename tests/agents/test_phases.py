@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.machine import Machine
+from holdfast.agents.declared.machine import Machine
+from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Batch, Create, Put, Query, Row
 from holdfast.backends.spaces import EVENTS, STEPS

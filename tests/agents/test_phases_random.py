@@ -13,11 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.agents.agent import PersistentAgent
-from holdfast.agents.history import counts, replay
-from holdfast.agents.machine import Machine, OnIncomplete
-from holdfast.agents.recovery import Recovery
-from holdfast.agents.specs import Spec
+from holdfast.agents.declared.machine import Machine, OnIncomplete
+from holdfast.agents.declared.specs import Spec
+from holdfast.agents.keeping.recoveries import Recovery
+from holdfast.agents.live.agent import PersistentAgent
+from holdfast.agents.stored.replay import replay
+from holdfast.agents.stored.transitions import counts
 from holdfast.backends.memory import Memory
 from holdfast.backends.wrap.faults import Fault, Faults
 from holdfast.errors import HoldfastError, Invalid, Transient, Uncertain

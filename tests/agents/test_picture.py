@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.history import Counts, Way
-from holdfast.agents.machine import Machine
-from holdfast.agents.phases import LIFECYCLE
-from holdfast.agents.picture import dot, mermaid
+from holdfast.agents.declared.machine import Machine
+from holdfast.agents.keeping.phases import LIFECYCLE
+from holdfast.agents.stored.picture import dot, mermaid
+from holdfast.agents.stored.transitions import Counts, Way
 
 
 class Drawn(NamedTuple):

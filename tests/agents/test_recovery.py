@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.history import transitions
-from holdfast.agents.machine import Machine
-from holdfast.agents.recovery import Recovery, resolve
+from holdfast.agents.declared.machine import Machine
+from holdfast.agents.keeping.recoveries import Recovery
+from holdfast.agents.live.reviving import revived
+from holdfast.agents.recovery.by_hand import resolve
+from holdfast.agents.stored.transitions import transitions
 from holdfast.backends.memory import Memory
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Conflict, Invalid, NotFound
@@ -125,7 +127,7 @@ def test_what_was_saved_in_the_middle_is_taken_back_too(by: str, saves: int) -> 
         store = store_on(memory)
         agent = Saver().attach(store, "w")
         if by == "hand":
-            run(resolve(line_of(store), "back"))
+            run(resolve(line_of(store), "back", revived))
             assert store.agents.list(metadata={"team": "a"})[0].messages == 1
         agent.start()
     assert (agent.context, len(agent.conversation), agent.state) == ({"k": 0}, 1, "idle")
@@ -213,12 +215,12 @@ def test_by_hand(how: Any) -> None:
             change()
         assert raised.value.code == "transition-incomplete"
         assert "resolve('w'" in raised.value.hint
-    found = run(resolve(line_of(store), how))
+    found = run(resolve(line_of(store), how, revived))
     assert (found.kind, found.resolved, found.ran) == ("transition", how, False)
     assert str(found).endswith("taken back" if how == "back" else "finished, without its action")
     assert path(store) == [("careful", "idle", "busy", "ok" if how == "forward" else "error")]
     with pytest.raises(NotFound, match="nothing is half-done"):
-        run(resolve(line_of(store), how))
+        run(resolve(line_of(store), how, revived))
     agent.start()
     assert (agent.status, agent.state) == ("running", "busy" if how == "forward" else "idle")
     assert agent.log == ["start ", "start "]
@@ -246,7 +248,7 @@ def test_a_life_by_hand(trigger: str, how: Any) -> None:
     before = {"start": (), "pause": ("start",), "resume": ("start", "pause"), "stop": ("start",)}[trigger]
     crashed(store_on(memory), *before, trigger=trigger)
     store = store_on(memory)
-    found = run(resolve(line_of(store), how))
+    found = run(resolve(line_of(store), how, revived))
     assert (found.kind, found.resolved, found.ran) == ("lifecycle", how, False)
     came, went = {
         "start": ("created", "running"),
@@ -261,7 +263,7 @@ def test_who_is_in_the_middle_of_it_after_all_gets_a_conflict() -> None:
     memory = Memory()
     other = store_on(memory)
     worker = Meddled().attach(store_on(memory), "w")
-    worker.meddle = lambda: run(resolve(line_of(other), "back"))
+    worker.meddle = lambda: run(resolve(line_of(other), "back", revived))
     with pytest.raises(Conflict) as raised:
         worker.transition("work")
     assert raised.value.code == "agent-conflict"
@@ -287,9 +289,9 @@ class Meddled(Worker, name="test-meddled"):
 def test_resolving_is_back_or_forward() -> None:
     store = store_on(Memory())
     with pytest.raises(Invalid, match="'back' or 'forward'"):
-        run(resolve(line_of(store), "manual"))  # type: ignore[arg-type]
+        run(resolve(line_of(store), "manual", revived))  # type: ignore[arg-type]
     with pytest.raises(NotFound):
-        run(resolve(line_of(store), "back"))
+        run(resolve(line_of(store), "back", revived))
 
 
 STARTED = {
@@ -447,7 +449,7 @@ def test_a_transfer_by_hand(how: Any) -> None:
     with pytest.raises(Crash):
         giver.transfer(taker)
     store = store_on(memory)
-    found = run(resolve(line_of(store), how))
+    found = run(resolve(line_of(store), how, revived))
     assert (found.kind, found.resolved, found.ran) == ("transfer", how, False)
     assert [store.agents.load(id).messages for id in "wx"] == ([1, 0] if how == "back" else [0, 1])
 
@@ -481,6 +483,6 @@ def test_under_asyncio(how: Any) -> None:
         assert again.state == ("busy" if how == "forward" else "idle")
         assert [each.resolved for each in again.recoveries] == [how]
         with pytest.raises(NotFound):
-            await arun(resolve(line_of(async_store_on(memory)), how))
+            await arun(resolve(line_of(async_store_on(memory)), how, revived))
 
     asyncio.run(main())

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.settings import OnIncomplete
-from holdfast.agents.transfer import recover_transfer
+from holdfast.agents.declared.machine import OnIncomplete
+from holdfast.agents.live.reviving import revived
+from holdfast.agents.transfer.unfinished import recover_transfer
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Invalid, Uncertain
 from tests.agents.transfers import AsyncPorter, Crash, Cut, Porter, cut, interrupted, unanswered
@@ -309,7 +310,7 @@ def test_there_is_nothing_to_recover() -> None:
     with holdfast.open("memory://") as store:
         giver, _ = two(store)
         with pytest.raises(Invalid, match="no transfer is under way"):
-            run(recover_transfer(giver.keeper, "back"))
+            run(recover_transfer(giver.keeper, "back", revived))
 
 
 IDS = "abc"

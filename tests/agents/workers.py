@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agents.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.history import Changed, transitions
-from holdfast.agents.lines import AgentLine
-from holdfast.agents.machine import Machine
+from holdfast.agents.declared.machine import Machine
+from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.stored.lines import AgentLine
+from holdfast.agents.stored.transitions import Changed, transitions
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Backend
 from holdfast.backends.wrap.faults import Faults

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import snapshots
 from holdfast.agents import AsyncPersistentAgent, PersistentAgent, persistent
-from holdfast.agents.record import Pending
+from holdfast.agents.stored.record import Pending
 from holdfast.engine.drivers import run
 from holdfast.errors import (
     Denied,

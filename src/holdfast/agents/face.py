@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from holdfast.state.face import ScopedOperations, feature
 
 if TYPE_CHECKING:
-    from holdfast.agents.agents import Agents, AsyncAgents
+    from holdfast.agents.live.agents import Agents, AsyncAgents
 
 
 def _agents(owner: ScopedOperations) -> Agents:
     """The agents of a store: saved, loaded, brought back to life, listed. See `holdfast.agents`."""
-    from holdfast.agents.agents import Agents
+    from holdfast.agents.live.agents import Agents
 
     return Agents(owner._handle)
 
 
 def _async_agents(owner: ScopedOperations) -> AsyncAgents:
-    from holdfast.agents.agents import AsyncAgents
+    from holdfast.agents.live.agents import AsyncAgents
 
     return AsyncAgents(owner._handle)
 

@@ -16,8 +16,8 @@ from holdfast.cli.text import ago, clock, safe
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting
-    from holdfast.agents.history import Changed
-    from holdfast.agents.record import Pending
+    from holdfast.agents.stored.record import Pending
+    from holdfast.agents.stored.transitions import Changed
     from holdfast.cli.progress import Progress
     from holdfast.store import Store
 
@@ -100,8 +100,8 @@ def _row(each: Changed) -> tuple[str, ...]:
 
 
 def _draw(session: Session, there: Store | Acting, id: str, form: str) -> None:
-    from holdfast.agents import picture
-    from holdfast.agents.history import counts
+    from holdfast.agents.stored import picture
+    from holdfast.agents.stored.transitions import counts
 
     record = there.agents.load(id)
     with session.progress("Counting") as tell:

@@ -73,7 +73,6 @@ async def snapshot(
     place = place_of(target, options, named=True)
     gathering = Gathering(secrets, not_secret)
     frozen = await contents.freeze(agent, config, gathering)
-    gathering.check_texts([frozen.tree, description, frozen.name], "content")
     time = datetime.now(UTC).isoformat()
     id = randomness.token_hex(16)
 
@@ -96,6 +95,7 @@ async def snapshot(
         )
 
     def built() -> bytes:
+        gathering.check_texts([frozen.tree, description, frozen.name], "content")
         data = strictjson.write({"kind": frozen.kind, "content": frozen.tree}) + b"\n"
         if len(data) > limit:
             raise SnapshotTooLarge(

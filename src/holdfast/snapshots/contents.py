@@ -13,7 +13,7 @@ from holdfast.snapshots.gathering import Gathering
 from holdfast.snapshots.header import Kind
 
 if TYPE_CHECKING:
-    from holdfast.agents.lines import AgentLine
+    from holdfast.agents.stored.lines import AgentLine
 
 _PACKAGES = ("holdfast", "langchain", "langchain-core", "langgraph", "langgraph-checkpoint")
 
@@ -139,7 +139,7 @@ def _nothing_of_agents(wanted: Wanted, where: str) -> None:
 
 async def _line(value: Any) -> AgentLine | None:
     """Where an agent of Holdfast's is kept; what has changed of one that lives is saved first."""
-    from holdfast.agents.agent import AgentOperations
+    from holdfast.agents.live.agent import AgentOperations
     from holdfast.snapshots.persistent import Saved, line_of
 
     if isinstance(value, Saved):
@@ -151,8 +151,8 @@ async def _line(value: Any) -> AgentLine | None:
 
 
 async def _persistent(tree: Any, wanted: Wanted, where: str) -> Any:
-    from holdfast.agents.agents import AgentsOperations
-    from holdfast.agents.specs import registry
+    from holdfast.agents.declared.specs import registry
+    from holdfast.agents.live.agents import AgentsOperations
     from holdfast.snapshots import persistent
 
     _nothing_of_agents(wanted, where)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.agents.documents import exported, imported
-from holdfast.agents.lines import AgentLine
-from holdfast.agents.record import PENDING, AgentRecord
+from holdfast.agents.stored.documents import exported, imported
+from holdfast.agents.stored.lines import AgentLine
+from holdfast.agents.stored.record import PENDING, AgentRecord
 from holdfast.errors import (
     Conflict,
     Corrupt,

@@ -1,0 +1,1 @@
+"""One agent hands its conversation to another."""
