@@ -6,7 +6,8 @@ import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from holdfast.backends.forks import renew_after_fork
 from holdfast.backends.port import (
@@ -29,7 +30,8 @@ from holdfast.backends.spaces import SPACES, WORDS, Key, Space
 from holdfast.backends.wordsets import WordSets
 from holdfast.errors import Config, Unavailable
 
-_Undo = list[Callable[[], None]]
+T = TypeVar("T")
+_Undo = list[tuple[Callable[[Row], None], Row]]
 
 
 class Memory(Backend):
@@ -41,8 +43,8 @@ class Memory(Backend):
         self.renew_locks()
         renew_after_fork(self)
         self._words = WordSets()
-        self._tables: dict[Space, _Table] | None = {space: _Table(space) for space in SPACES}
-        self._tables[WORDS] = _Table(WORDS, self._words)
+        self._tables: dict[str, _Table] | None = {space.name: _Table(space) for space in SPACES}
+        self._tables[WORDS.name] = _Table(WORDS, self._words)
 
     def renew_locks(self) -> None:
         """For a forked child."""
@@ -68,19 +70,19 @@ class Memory(Backend):
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         with self._lock:
             tables = self._open_tables()
-            return [tables[query.space].find(query) for query in queries]
+            return [tables[query.space.name].find(query) for query in queries]
 
     async def apply(self, batch: Batch) -> int | None:
         with self._lock:
             tables = self._open_tables()
             undo: _Undo = []
             for place, change in enumerate(batch):
-                if not tables[change.space].change(change, undo):
-                    for step in reversed(undo):
-                        step()
+                if not tables[change.space.name].change(change, undo):
+                    for unmake, row in reversed(undo):
+                        unmake(row)
                     return place
-            for space in {change.space for change in batch if isinstance(change, Delete)}:
-                tables[space].drop_empty()
+            for name in {change.space.name for change in batch if isinstance(change, Delete)}:
+                tables[name].drop_empty()
             return None
 
     async def matched(self, match: Match) -> Matches:
@@ -106,7 +108,7 @@ class Memory(Backend):
             self._tables = None
             self._words = WordSets()
 
-    def _open_tables(self) -> dict[Space, _Table]:
+    def _open_tables(self) -> dict[str, _Table]:
         if self._tables is None:
             hint = "Open it again; what it held is gone"
             raise Unavailable("the store is closed", where=self.url, hint=hint, code="closed")
@@ -141,20 +143,21 @@ class _Table:
             for part in list(self._parts_under(change.prefix, reverse=False)):
                 for row in part.scan(Scan(self._space, change.prefix), None):
                     part.remove(row)
-                    undo.append(_later(part.add, row))
+                    undo.append((part.add, row))
             return True
         row = change.row
-        part = self._parts.get(row.key[: self._width])
+        start = row.key[: self._width]
+        part = self._parts.get(start)
         if part is None:
-            part = self._parts[row.key[: self._width]] = Part(self._space, self._words)
+            part = self._parts[start] = Part(self._space, self._words)
         old = part.rows.get(row.key)
         if old is not None:
             if isinstance(change, Create | Ensure):
                 return isinstance(change, Ensure)
             part.remove(old)
-            undo.append(_later(part.add, old))
+            undo.append((part.add, old))
         part.add(row)
-        undo.append(_later(part.remove, row))
+        undo.append((part.remove, row))
         return True
 
     def drop_empty(self) -> None:
@@ -178,10 +181,6 @@ class _Table:
                 yield self._parts[start]
 
 
-def _later(function: Callable[[Row], None], row: Row) -> Callable[[], None]:
-    return lambda: function(row)
-
-
 class Part:
     """Rows of one space by key, and their keys in each order."""
 
@@ -189,12 +188,17 @@ class Part:
         self._space = space
         self._words = words
         self.rows: dict[Key, Row] = {}
-        self._orders: dict[str, list[tuple[Key, Key]]] = {index: [] for index in ("", *space.indexes)}
-        self._places = {index: _places(space, index) for index in self._orders}
+        self._keys: list[Key] = []
+        self._orders: dict[str, list[tuple[Key, Key]]] = {index: [] for index in space.indexes}
+        self._columns = {index: _columns(space, index) for index in space.indexes}
 
     def add(self, row: Row) -> None:
         """Take a row whose key is free."""
         self.rows[row.key] = row
+        if self._keys and row.key < self._keys[-1]:
+            insort(self._keys, row.key)
+        else:
+            self._keys.append(row.key)  # as most do
         for index, order in self._orders.items():
             insort(order, self._entry(index, row))
         if self._words is not None:
@@ -203,6 +207,7 @@ class Part:
     def remove(self, row: Row) -> None:
         """Let go of a row that is here."""
         del self.rows[row.key]
+        del self._keys[bisect_left(self._keys, row.key)]
         for index, order in self._orders.items():
             del order[bisect_left(order, self._entry(index, row))]
         if self._words is not None:
@@ -210,23 +215,35 @@ class Part:
 
     def scan(self, scan: Scan, limit: int | None) -> list[Row]:
         """The rows that a scan finds here, up to a limit that counts instead of its own."""
-        order, prefix = self._orders[scan.by], scan.prefix
-        start = bisect_left(order, prefix + scan.start, key=lambda entry: entry[0])
-        if scan.stop:
-            width = len(prefix) + len(scan.stop)
-            stop = bisect_left(order, prefix + scan.stop, key=lambda entry: entry[0][:width])
+        if scan.by:
+            keys = [key for _, key in _within(self._orders[scan.by], scan, itemgetter(0))]
         else:
-            stop = bisect_right(order, prefix, key=lambda entry: entry[0][: len(prefix)])
-        found = order[start:stop]
+            keys = _within(self._keys, scan, _itself)
         if scan.reverse:
-            found.reverse()
-        return [self.rows[key] for _, key in found[:limit]]
+            keys.reverse()
+        return [self.rows[key] for key in keys[:limit]]
 
     def _entry(self, index: str, row: Row) -> tuple[Key, Key]:
-        values = row.key + row.columns
-        return tuple(values[place] for place in self._places[index]), row.key
+        return self._columns[index](row.key + row.columns), row.key
 
 
-def _places(space: Space, index: str) -> list[int]:
+def _within(order: list[T], scan: Scan, place: Callable[[T], Key]) -> list[T]:
+    """What a scan finds in an order, in which everything has its place."""
+    prefix = scan.prefix
+    start = bisect_left(order, prefix + scan.start, key=place)
+    if scan.stop:
+        width = len(prefix) + len(scan.stop)
+        stop = bisect_left(order, prefix + scan.stop, key=lambda entry: place(entry)[:width])
+    else:
+        stop = bisect_right(order, prefix, key=lambda entry: place(entry)[: len(prefix)])
+    return order[start:stop]
+
+
+def _itself(key: Key) -> Key:
+    return key
+
+
+def _columns(space: Space, index: str) -> itemgetter[Any]:
+    """What takes the columns of an index, and those of the key that it lacks, out of a row."""
     columns = list(space.all_columns)
-    return [columns.index(name) for name in space.order(index)]
+    return itemgetter(*(columns.index(name) for name in space.order(index)))

@@ -36,6 +36,11 @@ TIMEOUT = 30.0
 _MAX_BATCHES = 256
 _MAX_BYTES = 4 << 20
 
+_ROW = 2 << 10
+"""How many bytes the columns of a row count for. Most have fewer."""
+PACE = 4 << 20
+"""How many bytes a server takes in a second, at least. A large change may take so much longer."""
+
 _ENDING = 5.0
 """For how many seconds what is cancelled may take to end."""
 
@@ -130,9 +135,11 @@ class Looped(Backend):
         with self._lock:  # so that nothing comes to the loop after the one that ends it
             self._running().run(start, future)
 
-    async def _insist(self, question: Callable[[], Coroutine[Any, Any, T]], change: bool = False) -> T:
+    async def _insist(
+        self, question: Callable[[], Coroutine[Any, Any, T]], change: bool = False, longer: float = 0
+    ) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + self._timeout + longer
         pause = _FIRST_PAUSE
         sent, why = False, ""
         while True:
@@ -151,6 +158,8 @@ class Looped(Backend):
             if loop.time() + pause >= deadline:
                 raise self._gave_up(why, sent)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
+            if loop.time() >= deadline:  # the machine is busy; a try would only be broken off in the middle
+                raise self._gave_up(why, sent)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _gave_up(self, why: str, sent: bool) -> Transient:
@@ -249,7 +258,7 @@ class Network(Looped):
         await super()._end()
 
     async def _send(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
-        return await self._insist(lambda: self._commit(batches, stamp), change=True)
+        return await self._insist(lambda: self._commit(batches, stamp), change=True, longer=longer_for(batches))
 
 
 class Asked(Suspension[T]):
@@ -449,7 +458,7 @@ class _Groups:
                     break
                 self._queued.popleft().future.set_result(None)
                 continue
-            size += size_of(ticket.batch)
+            size += _weight_of(ticket.batch)
             if group and (size > _MAX_BYTES or len(group) == _MAX_BATCHES):
                 break
             group.append(self._queued.popleft())
@@ -467,6 +476,16 @@ class _Groups:
                 ticket.future.set_exception(again(outcome))
             else:
                 ticket.future.set_result(outcome)
+
+
+def longer_for(batches: Sequence[Batch]) -> float:
+    """For how many seconds more than usual it is to be tried to make these batches."""
+    return sum(map(_weight_of, batches)) / PACE
+
+
+def _weight_of(batch: Batch) -> int:
+    """About how many bytes a batch has."""
+    return size_of(batch) + _ROW * len(batch)
 
 
 def _another(error: BaseException) -> BaseException:

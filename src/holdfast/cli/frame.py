@@ -173,6 +173,24 @@ def shared_options() -> list[click.Option]:
     ]
 
 
+def _show_help(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    if value and not context.resilient_parsing:
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+def _help_option() -> click.Option:
+    """`--help`. Click's own looks for a translation of its help, in files, each time that any command runs."""
+    return click.Option(
+        ["-h", "--help", "_help"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_help,
+        help="Show this message and exit.",
+    )
+
+
 SHARED_NAMES = frozenset({"store", "tenant", "json", "no_pager", "color", "quiet", "verbose"})
 
 
@@ -182,6 +200,10 @@ class Command(click.Command):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params += shared_options()
+        self._help = _help_option()
+
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
+        return self._help
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         format_options(self, ctx, formatter)
@@ -212,6 +234,10 @@ class Group(click.Group):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params += shared_options()
+        self._help = _help_option()
+
+    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
+        return self._help
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         format_options(self, ctx, formatter)

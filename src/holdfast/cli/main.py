@@ -242,7 +242,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
 @click.group(
     "holdfast",
     cls=Main,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"max_content_width": 100},
     epilog="The store is the one that --store names, or $HOLDFAST_STORE, or the default of holdfast.toml.",
 )
 @click.option(
@@ -259,15 +259,22 @@ def cli(context: click.Context) -> None:
     context.ensure_object(Session)
 
 
-_GARBAGE = 20_000
+_GARBAGE = 100_000
 """After how many new objects Python looks for garbage. Loading a command makes many, and none of them is any."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code. What goes wrong is told on stderr."""
-    if arguments is None:  # this is the program, and not a call
-        gc.set_threshold(_GARBAGE)
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return _main(list(arguments))
+    gc.set_threshold(_GARBAGE)
+    try:
+        return _main(sys.argv[1:])
+    finally:
+        gc.freeze()  # the program ends: there is no use in looking through all its objects for garbage once more
+
+
+def _main(given: list[str]) -> int:
     if COMPLETE in os.environ:
         from holdfast.cli.completion import complete
 

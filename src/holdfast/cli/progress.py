@@ -58,7 +58,7 @@ class Progress:
             return f"{self._title}: {done:,} {safe(what)}"
         part = min(done / total, 1.0)
         full = int(part * _BAR)
-        left = f", {_span(seconds / part - seconds)} left" if part and seconds > 2 else ""
+        left = f", {_span(seconds / part - seconds)} left" if 0 < part < 1 and seconds > 2 else ""
         return f"{self._title} [{'#' * full}{'.' * (_BAR - full)}] {part:4.0%} {done:,}/{total:,}{left} {safe(what)}"
 
 

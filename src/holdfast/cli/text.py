@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import cache
 
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls: a terminal obeys them
+_UNSAFE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls: a terminal obeys them
     "\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # these turn the direction of what follows, or break lines
-    "\ud800-\udfff]"  # half of a character: cannot be written
+    "\ud800-\udfff"  # half of a character: cannot be written
 )
-_UNSAFE_ON_A_LINE = re.compile(f"{_UNSAFE.pattern[:-1]}\t\n]")
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 _SPANS = (
@@ -30,7 +30,12 @@ def safe(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return (_UNSAFE if lines else _UNSAFE_ON_A_LINE).sub(_escaped, text)
+    return _unsafe(lines).sub(_escaped, text)
+
+
+@cache  # made when it is first needed: it takes long, and most text has nothing of it
+def _unsafe(lines: bool) -> re.Pattern[str]:
+    return re.compile(f"[{_UNSAFE}]" if lines else f"[{_UNSAFE}\t\n]")
 
 
 def _escaped(found: re.Match[str]) -> str:

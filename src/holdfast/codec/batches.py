@@ -120,8 +120,11 @@ def _lengths(levels: list[list[Any]] | None) -> list[int]:
 
 
 def _same_below(levels: list[list[Any]]) -> bool:
-    below = [*levels[1:], []]
-    return all(_same(get_referents(*level), under) for level, under in zip(levels, below, strict=True))
+    for level, below in zip(levels, [*levels[1:], []], strict=True):
+        now = get_referents(*level)
+        if len(now) != len(below) or not all(map(is_, now, below)):
+            return False
+    return True
 
 
 def _same(now: list[Any], then: list[Any]) -> bool:

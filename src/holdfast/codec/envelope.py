@@ -61,8 +61,8 @@ class Context(NamedTuple):
 
     def encode(self) -> bytes:
         """Bytes that no two different contexts share."""
-        texts = (self.tenant, self.line, self.kind)
-        return encode([*(text.encode("utf-8", "surrogatepass") for text in texts), self.name])
+        how = "utf-8", "surrogatepass"
+        return encode((self.tenant.encode(*how), self.line.encode(*how), self.kind.encode(*how), self.name))
 
     def __str__(self) -> str:
         name = self.name.decode("ascii", "replace") if self.name.isascii() else self.name.hex()

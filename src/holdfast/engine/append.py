@@ -57,6 +57,9 @@ _UNPAUSED, _LONGEST_PAUSE = 2, 0.05
 _HEAVY = 256 << 10
 """Where folding is put off, it is not for long with so many bytes of changes."""
 
+_RECENT = 1024
+"""Of more keys than this, it is not kept in mind that they were folded last."""
+
 PATIENCE = 50
 """How often a line may be rewritten while a step is prepared. A node that is still missing then is lost."""
 
@@ -197,10 +200,11 @@ class Appender:
                 continue
             failed = await self._ground.backend.apply(batch.changes)
             if failed is None:
-                for each in batch.steps:
-                    self.remember(each)
+                heads = [self.remember(each) for each in batch.steps]
                 for rows in batch.rows:
                     self._projector.remember(rows)
+                if len(heads) == len(savings):
+                    return heads
                 return [await self._head(saving, each) for saving, each in zip(savings, batch.made, strict=True)]
             await self._refused(savings, batch, failed, taken)
         raise Conflict(
@@ -210,10 +214,8 @@ class Appender:
         )
 
     async def _head(self, saving: Saving, made: Prepared | Point) -> Head:
-        if isinstance(made, Prepared):
-            return made.head
-        (head,) = await self._heads.describe(saving.line, [made])
-        return head
+        point = made.point if isinstance(made, Prepared) else made
+        return await self._heads.head(saving.line, point)
 
     async def _refused(
         self, savings: Sequence[Saving], batch: _Batch, failed: int, taken: dict[int, list[Place]]
@@ -258,7 +260,7 @@ class Appender:
     async def _add(self, batch: _Batch, saving: Saving, taken: Sequence[Place], *, again: bool) -> None:
         """Prepare a step on the parent that it names, as of now, and add it to the batch."""
         line = saving.line
-        before = batch.last(line)
+        before = batch.last(line) if batch.made else None
         if before is None:
             memo = batch.memos[line] = await self._lines.memo(line)
         else:
@@ -273,7 +275,7 @@ class Appender:
         elif before is None:
             conditions = [self._lines.unchanged(line, memo.info)]
         number = await self._lines.branch(line, saving.parent.name) if isinstance(saving.parent, OnBranch) else None
-        earlier = batch.step(line, saving.parent, number)
+        earlier = batch.step(line, saving.parent, number) if batch.made else None
         parent = await self._parent(saving, memo) if earlier is None else earlier.point
         held = earlier.held if earlier is not None else None
         if held is None and parent is not None:
@@ -283,7 +285,8 @@ class Appender:
         info = memo.info
         place, branches = None, False
         # Where only the latest was meant, the one who was first is the latest by now; unless its id is lower.
-        if saving.opens or taken.count(_place_of(parent)) > (saving.on_conflict is not OnConflict.BRANCH):
+        gives_way = saving.on_conflict is not OnConflict.BRANCH
+        if saving.opens or (taken and taken.count(_place_of(parent)) > gives_way):
             if saving.opens:
                 await self._lines.check_free(line, saving.opens)
             place, branches = Place(max(await self._lines.free_branch(line), batch.free_branch(line)), 0), True
@@ -304,7 +307,7 @@ class Appender:
         if parent is memo.point and memo.sole and before is None:
             # It was only remembered to be the latest: that must still be so.
             conditions.append(Expect(STEPS, (*line, parent.branch, parent.seq + 1), None))
-        batch.stay(prepared, parent, conditions, await self.riders(saving, parent.id))
+        batch.stay(parent, conditions, await self.riders(saving, parent.id))
 
     async def riders(self, saving: Saving, id: str) -> list[Change]:
         """What is to be stored with a step that is there already, but for a name that it has."""
@@ -353,15 +356,17 @@ class Appender:
         parents = () if parent is None else (Parent(parent.branch, parent.seq, parent.hash), *saving.merged)
         header = Header(id, parents, time, saving.stamp, saving.kind, saving.schema, saving.metadata)
         step = Step(header, edit)
+        sizes = [len(operation) for _, operation in step.stored]
         objects: dict[bytes, bytes] = {}
-        if max(len(operation) for _, operation in step.stored) > LARGE:
+        if max(sizes) > LARGE:
             edit, objects = set_aside(edit)
             step = Step(header, edit)
+            sizes = [len(operation) for _, operation in step.stored]
         body = step_body(line, step, self._ground.max_bytes)
         base = _place_of(parent)
         follows = place is None
         place = Place(base.branch, base.seq + 1) if place is None else place
-        child = _child(held, Origin(*place), edit, packed, sum(len(operation) for _, operation in step.stored))
+        child = _child(held, Origin(*place), edit, packed, sum(sizes))
         if objects:
             child.fresh = {**child.fresh, **objects}
         ws = None
@@ -411,10 +416,10 @@ class Appender:
             base = await self._states.whole(saving.line, held)
         return diff_maps(base, new), new
 
-    def remember(self, prepared: Prepared) -> None:
+    def remember(self, prepared: Prepared) -> Head:
         """Keep what was just stored in mind: it is what the next step will be compared with."""
         line, point, parent, held = prepared.saving.line, prepared.point, prepared.parent, prepared.held
-        held.head = prepared.head
+        held.head = head = prepared.head
         if held.fresh:
             held.fresh = {}
         self._lines.appended(line, prepared.info, point, parent)
@@ -423,6 +428,7 @@ class Appender:
             self._states.keep_nodes(prepared.ws)
         if parent is not None:
             self._states.demote(line, parent.hash)
+        return head
 
 
 class _Batch:
@@ -438,8 +444,10 @@ class _Batch:
         """The lines that get a new version, or are new."""
         self.rows: list[Rows] = []
         """What goes with the steps, for people to read."""
-        self._starts: list[tuple[int, Prepared]] = []
-        self._conditions: dict[int, _Condition] = {}
+        self._starts: list[tuple[int, dict[int, _Condition], Point | None]] = []
+        """For each step, where its changes start, which of those are conditions, and its parent."""
+        self._shown: set[int] = set()
+        """Which changes are conditions of readable rows."""
 
     @property
     def steps(self) -> list[Prepared]:
@@ -447,19 +455,14 @@ class _Batch:
 
     def add(self, prepared: Prepared) -> None:
         """Another step."""
-        start = len(self.changes)
-        self._starts.append((start, prepared))
-        self._conditions.update((start + place, condition) for place, condition in prepared.conditions.items())
+        self._starts.append((len(self.changes), prepared.conditions, prepared.parent))
         self.changes += prepared.changes
         self.made.append(prepared)
 
-    def stay(self, prepared: Prepared, parent: Point, conditions: Sequence[Change], riders: Sequence[Change]) -> None:
+    def stay(self, parent: Point, conditions: Sequence[Change], riders: Sequence[Change]) -> None:
         """A step that its parent stands for, on conditions."""
-        start = len(self.changes)
-        self._starts.append((start, prepared))
-        self._conditions.update((start + place, _Condition.LINE) for place in range(len(conditions)))
-        start += len(conditions)
-        self._conditions.update((start + place, _Condition.RIDER) for place in range(len(riders)))
+        kinds = [_Condition.LINE] * len(conditions) + [_Condition.RIDER] * len(riders)
+        self._starts.append((len(self.changes), dict(enumerate(kinds)), parent))
         self.changes += [*conditions, *riders]
         self.made.append(parent)
 
@@ -475,14 +478,15 @@ class _Batch:
         start = len(self.changes)
         for place, change in enumerate(rows.changes):
             if isinstance(change, Expect):
-                self._conditions[start + place] = _Condition.ROWS
+                self._shown.add(start + place)
         self.changes += rows.changes
         self.rows.append(rows)
 
     def which(self, failed: int) -> tuple[int, _Condition, Point | None]:
         """The step, which of its conditions, and its parent, that a place in the batch belongs to."""
-        number = max(number for number, (start, _) in enumerate(self._starts) if start <= failed)
-        return number, self._conditions[failed], self._starts[number][1].parent
+        number = max(number for number, (start, _, _) in enumerate(self._starts) if start <= failed)
+        start, conditions, parent = self._starts[number]
+        return number, _Condition.ROWS if failed in self._shown else conditions[failed - start], parent
 
     def last(self, line: Line) -> Prepared | None:
         """The step that comes last on a line so far."""
@@ -516,8 +520,10 @@ def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap |
     if held is None:
         held = Held(EMPTY, 0, known=({}, ()))
     child = Held(held.root, held.form, (*held.tail, (origin, edit)), held.tail_weight + size, fresh=held.fresh)
-    if held.touched is not None:
-        child.touched = {**held.touched, **touched_by(origin, edit)}
+    touched = held.touched
+    if touched is not None:
+        child.recent, child.touched = held.recent, touched.copy()
+        touch(child.touched, origin, edit)
     if packed is not None:
         # About what it was, and what was added; it is weighed anew when it is folded.
         child.known = (packed, ())
@@ -528,11 +534,12 @@ def _child(held: Held | None, origin: Origin, edit: EditMap, packed: PackedMap |
     return child
 
 
-def touched_by(origin: Origin, edit: EditMap) -> dict[bytes, tuple[Origin, Operation | None]]:
-    """The keys that a step changes, as `Held.touched` has them."""
-    touched: dict[bytes, tuple[Origin, Operation | None]] = dict.fromkeys(edit.removed, (origin, None))
-    touched.update((key, (origin, operation)) for key, operation in edit.put)
-    return touched
+def touch(touched: dict[bytes, tuple[Origin, Operation | None]], origin: Origin, edit: EditMap) -> None:
+    """Add the keys that a step changes to those that others before it did, as `Held.touched` has them."""
+    for key in edit.removed:
+        touched[key] = origin, None
+    for key, operation in edit.put:
+        touched[key] = origin, operation
 
 
 def _folded(held: Held, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) -> Held:
@@ -540,4 +547,9 @@ def _folded(held: Held, form: int, root: MapRoot, fresh: Mapping[bytes, bytes]) 
     known = held.known
     if known is not None and len(known[1]) >= len(held.tail):
         known = None  # applying so many changes would cost more than reading the nodes
-    return Held(root, form, (), 0, known, weigh(known[0]) if known else 0, fresh)
+    folded = Held(root, form, (), 0, known, weigh(known[0]) if known else 0, fresh)
+    if held.touched is not None:
+        folded.touched = {}
+        if len(held.touched) <= _RECENT:
+            folded.recent = held.touched
+    return folded

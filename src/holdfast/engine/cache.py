@@ -63,11 +63,14 @@ class Cache:
             if old is not None:
                 self.held -= old[1]
 
-    def demote(self, key: Hashable) -> None:
-        """Let this be the next to go."""
+    def demote(self, key: Hashable) -> Any:
+        """Let this be the next to go. Returns the value, or None."""
         with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key, last=False)
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key, last=False)
+            return entry[0]
 
     def forget(self, *owners: Hashable) -> None:
         """Forget all entries whose key starts with one of these, or has it in the second place."""

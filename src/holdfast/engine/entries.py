@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.engine.append import touched_by
+from holdfast.engine.append import touch
 from holdfast.engine.cache import Cache
 from holdfast.engine.records import Line
 from holdfast.engine.states import Held, States
@@ -143,6 +143,13 @@ class Entries:
         """What a key holds in the folded state."""
         if held.root.child is None:
             return None
+        recent = held.recent.get(key)
+        if recent is not None:
+            origin, operation = recent
+            if operation is None:
+                return None
+            if isinstance(operation, Set):
+                return lookups.Found(key, operation.value, origin)
         name = ("entry", line, held.root.child.id, key)
         known: lookups.Found | _Nothing | None = self._cache.get(name)
         if known is None:
@@ -182,7 +189,7 @@ def touched(held: Held) -> dict[bytes, tuple[Origin, Operation | None]]:
     if found is None:
         found = {}
         for origin, edit in held.tail:
-            found.update(touched_by(origin, edit))
+            touch(found, origin, edit)
         held.touched = found  # once it is whole: other threads have the same state in hand
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -165,7 +165,7 @@ class Lines:
 
     def new_info(self) -> Info:
         """For a line that is about to be made. The version tells it from others that had its name."""
-        return Info(self._ground.clock(), secrets.randbits(62), 1)
+        return Info(self._ground.clock(), int.from_bytes(os.urandom(8)) >> 2, 1)
 
     def unchanged(self, line: Line, info: Info) -> Change:
         """The condition that a line is as it was."""

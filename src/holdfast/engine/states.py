@@ -69,6 +69,8 @@ class Held:
     touched: dict[bytes, tuple[Origin, Operation | None]] | None = None
     """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Once somebody
     asked for single keys."""
+    recent: Mapping[bytes, tuple[Origin, Operation | None]] = field(default_factory=dict)
+    """The same, of the tail that `root` was folded of, if that is at hand: what was changed is soon changed again."""
 
     @property
     def weight(self) -> int:
@@ -124,8 +126,14 @@ class States:
             self._cache.put(id, node, len(node) + _OBJECT)
 
     def demote(self, line: Line, commit: bytes) -> None:
-        """A state that has a successor is not needed much longer."""
-        self._cache.demote((line, commit))
+        """A state that has a successor is not needed much longer; and the one before it no more, unless it is at hand
+        whole: keeping all of them would cost more, in collecting garbage, than reading one again."""
+        held: Held | None = self._cache.demote((line, commit))
+        if held is None:
+            return
+        held.touched = None  # a large dict, that is soon made again
+        if held.head is not None and held.head.header.parents and (held.known is None or held.known[1]):
+            self._cache.drop((line, held.head.header.parents[0].commit))
 
     async def load(self, line: Line, point: Point) -> Held:
         """The same, read anew."""

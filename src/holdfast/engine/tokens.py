@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 LONGEST = 32
@@ -19,13 +20,24 @@ _ALONE = (
     "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _IN_WORD = rf"[^\W_{_ALONE}]"
-_ENDS_IN_WORD = re.compile(rf"{_IN_WORD}\Z")
-_WORD = re.compile(rf"[{_ALONE}]|{_IN_WORD}+")
 _ASCII = bytes(
     (byte | 0x20) if 0x41 <= byte <= 0x5A else byte if chr(byte).isalnum() and byte < 0x80 else 0x20
     for byte in range(256)
 )
 """Turns ASCII into lower case, and what is in no word into spaces."""
+
+
+# Compiled when they are first used: that takes longer than all else that a program loads of this.
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    return re.compile(rf"[{_ALONE}]|{_IN_WORD}+")
+
+
+@cache
+def _end_of_word() -> re.Pattern[str]:
+    return re.compile(rf"{_IN_WORD}\Z")
 
 
 class Folded(NamedTuple):
@@ -61,18 +73,18 @@ def words_of(texts: Iterable[str]) -> set[str]:
     if joined.isascii():
         found = {word[:LONGEST] for word in joined.encode().translate(_ASCII).split()}
         return set(b" ".join(found).decode().split())
-    return {word[:LONGEST] for word in _WORD.findall(fold(joined).text)}
+    return {word[:LONGEST] for word in _word().findall(fold(joined).text)}
 
 
 def in_order(text: str) -> list[str]:
     """The words of a text, one after the other."""
-    return [word[:LONGEST] for word in _WORD.findall(fold(text).text)]
+    return [word[:LONGEST] for word in _word().findall(fold(text).text)]
 
 
 def needed(text: str, *, prefix: bool = False) -> tuple[list[str], list[str]]:
     """The words that every text has in which this one is found, and starts of such words."""
     words = in_order(text)
-    if prefix and words and _ENDS_IN_WORD.search(fold(text).text):
+    if prefix and words and _end_of_word().search(fold(text).text):
         return words[:-1], words[-1:]
     return words, []
 
@@ -84,7 +96,7 @@ class Finder:
     def __init__(self, text: str, *, prefix: bool = False) -> None:
         folded = fold(text).text.strip()
         pattern = r"\s+".join(map(re.escape, folded.split()))
-        if not prefix and _ENDS_IN_WORD.search(folded):
+        if not prefix and _end_of_word().search(folded):
             pattern += rf"(?!{_IN_WORD})"
         # What may come before is looked at last: a pattern that starts with plain characters is searched for quickly.
         self._find = re.compile(pattern).search
@@ -95,7 +107,7 @@ class Finder:
         found = self._find(text)
         while found is not None:
             start, end = found.span()
-            if self._starts_word and start and _ENDS_IN_WORD.match(text, start - 1, start):
+            if self._starts_word and start and _end_of_word().match(text, start - 1, start):
                 found = self._find(text, start + 1)
             else:
                 yield start, end

@@ -22,7 +22,8 @@ class Breaker:
         self._most = failures
         self._first_rest = self._rest = rest
         self._longest = longest
-        self._failed = 0
+        self.failures = 0
+        """How often it failed in a row; while it is off, it did."""
         self._trying = False
         self._lock = Lock()
         self.until = 0
@@ -49,20 +50,20 @@ class Breaker:
 
     def succeeded(self) -> bool:
         """It went well. Returns whether the hook was off, and is back."""
-        if not self._failed and not self.until:
+        if not self.failures and not self.until:
             return False
         with self._lock:
-            was_off, self.until, self._failed, self._trying = bool(self.until), 0, 0, False
+            was_off, self.until, self.failures, self._trying = bool(self.until), 0, 0, False
             self._rest = self._first_rest
             return was_off
 
     def failed(self) -> bool:
         """It did not. Returns whether the hook was just switched off."""
         with self._lock:
-            self._failed += 1
+            self.failures += 1
             if self._trying:
                 self._rest = min(2 * self._rest, self._longest)
-            elif self._failed < self._most or self.until:
+            elif self.failures < self._most or self.until:
                 return False
             self._trying = False
             self.until = self._clock() + self._rest

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Config, Invalid, Veto
-from holdfast.hooks.calls import AFTER, BEFORE, Call
+from holdfast.hooks.calls import AFTER, BEFORE, Call, Fields
 from holdfast.model.missing import MISSING
 
 Check = Callable[[Any], str | None]
@@ -29,6 +29,7 @@ class Validate:
     phase = BEFORE
     inline = True
     wants_value = True
+    wants_old = False
     fail_closed = True
     pure = True
 
@@ -139,11 +140,12 @@ class Audit:
     def __init__(self, fields: Mapping[str, Any] | Callable[[Call], Mapping[str, Any]]) -> None:
         self._make = fields if callable(fields) else None
         self.pure = self._make is None
-        self._fields = {} if callable(fields) else dict(fields)
+        self.wants_old = not self.pure
+        self._fields = Fields() if callable(fields) else Fields(fields)
 
     def __call__(self, call: Call) -> None:
         """Note the fields."""
-        call.note(**(self._fields if self._make is None else self._make(call)))
+        call.notes = self._fields if self._make is None else self._make(call)
 
 
 class InvalidateCache:
@@ -155,6 +157,7 @@ class InvalidateCache:
     phase = AFTER
     inline = True
     wants_value = False
+    wants_old = False
 
     def __init__(self, cache: MutableMapping[tuple[str, str], Any] | Callable[[str, str], object]) -> None:
         self._drop = cache if callable(cache) else None
@@ -179,6 +182,7 @@ class Metrics:
     phase = AFTER
     inline = True
     wants_value = False
+    wants_old = False
     pure = True
 
     def __init__(self) -> None:

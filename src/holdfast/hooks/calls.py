@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from holdfast.codec import Codec
 from holdfast.model.missing import MISSING
+from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
 
 BEFORE, AFTER = "before", "after"
@@ -34,21 +36,29 @@ class Changed(NamedTuple):
     value: Any
 
 
-def _same(value: Any) -> Any:
+def _load(stored: Any) -> Any:
+    return stored
+
+
+def _dump(key: str, value: Any) -> Any:  # noqa: ARG001 - as those that name it
     return value
 
 
 class Subject:
-    """What is about to be done, or was done; all hooks of a point are told of the same one."""
+    """What is about to be done, or was done; all hooks of a point are told of the same one. And what they did."""
 
     __slots__ = (
         "actor",
         "before",
+        "changed",
         "dump",
+        "events",
+        "given",
         "id",
         "key",
         "load",
         "metadata",
+        "notes",
         "old",
         "point",
         "scope",
@@ -66,23 +76,22 @@ class Subject:
         trace: Trace,
         started: int,
         stored: Any = MISSING,
-        load: Callable[[Any], Any] = _same,
-        dump: Callable[[Any], Any] = _same,
+        load: Callable[[Any], Any] = _load,
+        dump: Callable[[str, Any], Any] = _dump,
         actor: str = "",
-        *,
         before: int | None = None,
         old: Any = MISSING,
         metadata: Mapping[str, Any] = _NOTHING,
     ) -> None:
         """`stored` is the value as it is going to be stored, `MISSING` if there is none, as where something is deleted;
-        `load` makes the value of it, as fresh objects, and `dump` what is stored of a value. `old` is what was stored
-        there before, if that is known. `started` is when it began, by `time.perf_counter_ns`."""
+        `load` makes the value of it, as fresh objects, and `dump` what is stored of a key's value. `old` is what was
+        stored there before, if that is known. `started` is when it began, by `time.perf_counter_ns`."""
         self.point = point
         self.scope = scope
         self.key = key
         self.trace = trace
         self.started = started
-        self.stored = stored
+        self.stored = self.given = stored
         self.load = load
         self.dump = dump
         self.actor = actor
@@ -91,18 +100,48 @@ class Subject:
         self.metadata = metadata
         self.version = 0
         self.id = ""
+        self.events: list[Event] = []
+        """Rows that tell what before-hooks did."""
+        self.notes: Mapping[str, Any] = _NOTHING
+        """Fields that they have for the audit row of the change."""
+        self.changed = False
+        """Whether they made the value another one."""
+
+    def renew(self, stored: Any) -> None:
+        """It is another value: what was done with the one before does not count."""
+        self.stored = self.given = stored
+        self.events, self.notes, self.changed = [], _NOTHING, False
+
+
+class Fields(dict[str, Any]):
+    """Fields that are always the same, and so are packed only once."""
+
+    __slots__ = ("_known",)
+
+    def packed(self, codec: Codec) -> bytes:
+        """As they are stored."""
+        known: tuple[Codec, bytes] | None = getattr(self, "_known", None)
+        if known is None or known[0] is not codec:
+            known = self._known = codec, codec.pack(dict(self))
+        return known[1]
+
+
+def packed_notes(codec: Codec, notes: Mapping[str, Any]) -> bytes:
+    """What hooks noted, as the details of an audit row."""
+    return notes.packed(codec) if isinstance(notes, Fields) else codec.pack(dict(notes))
 
 
 class Call:
     """What a hook is given: what is to be changed or was, by whom and why. Each hook has one of its own."""
 
-    __slots__ = ("_notes", "_stored", "_subject", "_value")
+    __slots__ = ("_stored", "_subject", "_value", "notes")
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._stored = subject.stored  # later hooks may change it, and this one may still be at work
         self._value: Any = None
-        self._notes: dict[str, Any] | None = None
+        self.notes: Mapping[str, Any] = _NOTHING
+        """What was noted."""
 
     def __repr__(self) -> str:
         return f"<Call {self.point} {self.scope} {self.key}>"
@@ -134,7 +173,8 @@ class Call:
     @property
     def value_size(self) -> int | None:
         """How many bytes the new value takes as it is stored; None where something is deleted."""
-        return None if self._stored is MISSING else _size(self._stored)
+        stored = self._stored
+        return len(stored) if type(stored) is bytes else None if stored is MISSING else _size(stored)
 
     @property
     def old(self) -> Any:
@@ -184,12 +224,7 @@ class Call:
 
     def note(self, **fields: Any) -> None:
         """Have a before-hook add fields to the audit row of the change."""
-        self._notes = {**(self._notes or {}), **fields}
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """What was noted."""
-        return self._notes or _NOTHING
+        self.notes = {**self.notes, **fields}
 
 
 def _size(stored: Any) -> int:

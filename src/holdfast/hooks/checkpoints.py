@@ -16,14 +16,14 @@ from holdfast.engine.states import Held
 from holdfast.errors import Invalid
 from holdfast.hooks.calls import Subject
 from holdfast.hooks.hook import Hook
-from holdfast.hooks.registry import Ran, Registry
+from holdfast.hooks.registry import Registry
 from holdfast.model.diff import diff_maps
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import EditMap, apply_map
 from holdfast.model.packed import PackedMap, pack_state, unpack_state
 from holdfast.model.scopes import MARK
 from holdfast.security import tracing
-from holdfast.security.events import rows
+from holdfast.security.events import rows, told
 
 SAVE = "checkpoint.save"
 
@@ -76,10 +76,9 @@ class _Hooked:
             metadata={**metadata, "kind": saving.kind},
         )
         self._began = registry.engine.ground.clock()
-        self._ran: Ran | None = None
-        self._given: PackedMap | None = None
+        self._called = False
 
-    def _dump(self, value: Any) -> PackedMap:
+    def _dump(self, key: str, value: Any) -> PackedMap:  # noqa: ARG002 - a checkpoint has none
         if not isinstance(value, Mapping):
             raise Invalid(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
         return pack_state(self._registry.engine.ground.codec, value)
@@ -96,10 +95,11 @@ class _Hooked:
     async def _call(self, state: PackedMap | None) -> Any:
         """Call the hooks, unless they were called for the same state already. Returns what they made of it."""
         subject = self._subject
-        if self._ran is None or state != self._given:
-            self._given = state
-            subject.stored = MISSING if state is None else state
-            self._ran = await self._registry.before(self._before, subject)
+        stored = MISSING if state is None else state
+        if not self._called or stored != subject.given:
+            subject.renew(stored)
+            await self._registry.before(self._before, subject)
+            self._called = True
         return subject.stored
 
     def _edit(self, edit: Edit) -> Edit:
@@ -115,21 +115,17 @@ class _Hooked:
             if held is not None:
                 old = await states.resolved(line, await states.whole(line, held))
             new = await self._call(apply_map(found, old))
-            return diff_maps(old, new) if self._changed else found
+            return diff_maps(old, new) if self._subject.changed else found
 
         return hooked
-
-    @property
-    def _changed(self) -> bool:
-        return self._ran is not None and self._ran.changed
 
     def _riders(self, id: str) -> list[Change]:
         saving, clock = self._saving, self._registry.engine.ground.clock
         own = [] if saving.riders is None else list(saving.riders(id))
-        if self._ran is None or not self._ran.events:
+        if not self._subject.events:
             return own
         now = clock()
-        return [*own, *rows(saving.line, id, now, self._subject.trace, self._ran.events, first=now)]
+        return [*own, *rows(saving.line, id, told(now, self._subject.trace, self._subject.events), first=now)]
 
     def end(self, head: Head) -> None:
         """It is saved; or the parent stands for it, since nothing changed: then nothing follows."""
@@ -147,7 +143,8 @@ async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitabl
     subject = Subject(point, line.name, "", trace, time.perf_counter_ns())
     before, after = registry.matching(point, line.name)
     if before:
-        registry.tell(await registry.before(before, subject))
+        await registry.before(before, subject)
+        registry.tell(subject)
     deleted = await delete()
     if after and deleted:
         registry.after(after, subject)

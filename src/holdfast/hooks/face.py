@@ -169,7 +169,8 @@ class HookOperations:
                     inline,
                     asynchronous,
                     bool(getattr(function, "wants_value", True)) or checked.record,
-                    bool(getattr(function, "pure", False)),
+                    bool(getattr(function, "wants_old", True)),
+                    inline and not checked.record and bool(getattr(function, "pure", False)),
                     Breaker(self._engine.ground.clock, checked.max_failures, checked.rest),
                 )
             )

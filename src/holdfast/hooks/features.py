@@ -13,7 +13,7 @@ from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
 
 if TYPE_CHECKING:
-    from holdfast.hooks.registry import Ran, Registry
+    from holdfast.hooks.registry import Registry
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -21,27 +21,27 @@ _NOTHING: Mapping[str, Any] = {}
 class Calling:
     """What before-hooks made of a change that a feature is about to make."""
 
-    def __init__(self, value: Any, registry: Registry | None = None, ran: Ran | None = None) -> None:
+    def __init__(self, value: Any, registry: Registry | None = None, subject: Subject | None = None) -> None:
         self.value = value
         """The value, as they left it."""
         self._registry = registry
-        self._ran = ran
+        self._subject = subject
 
     @property
     def events(self) -> Sequence[Event]:
         """Rows for the step of the change that tell of the executions. Their target is the key."""
-        return () if self._ran is None else self._ran.events
+        return () if self._subject is None else self._subject.events
 
     @property
     def notes(self) -> Mapping[str, Any]:
         """What they noted for the audit row of the change."""
-        return _NOTHING if self._ran is None else self._ran.notes
+        return _NOTHING if self._subject is None else self._subject.notes
 
     def done(self, version: int = 0, id: str = "") -> None:
         """The change is committed, by the step of this id: have those called that follow it."""
-        if self._registry is None or self._ran is None:
+        subject = self._subject
+        if self._registry is None or subject is None:
             return
-        subject = self._ran.subject
         subject.version, subject.id = version, id
         _, hooks = self._registry.matching(subject.point, subject.scope, subject.key)
         if hooks:
@@ -80,10 +80,10 @@ async def calling(
         time.perf_counter_ns(),
         stored,
         codec.unpack,
-        codec.pack,
-        actor=actor,
-        before=before,
+        lambda _, value: codec.pack(value),
+        actor,
+        before,
         metadata=metadata,
     )
-    ran = await registry.before(hooks, subject)
-    return Calling(codec.unpack(subject.stored) if ran.changed else value, registry, ran)
+    await registry.before(hooks, subject)
+    return Calling(codec.unpack(subject.stored) if subject.changed else value, registry, subject)

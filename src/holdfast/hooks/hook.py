@@ -30,6 +30,8 @@ class Hook:
     inline: bool
     is_async: bool
     wants_value: bool
+    wants_old: bool
+    """It may look at the value that was there before."""
     pure: bool
     """It does nothing but look at the call, and so needs no context of its own."""
     breaker: Breaker
@@ -71,10 +73,7 @@ class Hook:
         if result.outcome == "skipped":
             self.skipped += 1
             return
-        self.calls += 1
-        self.total += result.duration
-        if result.duration > self.worst:
-            self.worst = result.duration
+        self.took(result.duration)
         if result.outcome in ("error", "late"):
             self.failures += 1
             self.last_error = f"{type(result.error).__name__}: {result.error}"
@@ -87,3 +86,10 @@ class Hook:
             self.vetoes += 1
         if self.breaker.succeeded():
             log.warning("the hook %s is back", self.name)
+
+    def took(self, duration: int) -> None:
+        """Count an execution that took so many nanoseconds."""
+        self.calls += 1
+        self.total += duration
+        if duration > self.worst:
+            self.worst = duration

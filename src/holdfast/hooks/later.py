@@ -65,7 +65,8 @@ class Later:
     def renew_locks(self) -> None:
         """For a forked child: what waits is the parent's."""
         self._lanes.renew_locks()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._all: deque[Job] = deque()
         self._by_scope: dict[str, deque[Job]] = {}
         self.waiting = 0
@@ -130,7 +131,7 @@ class Later:
                 with self._changed:
                     self.waiting -= 1
                     if event is not None:
-                        self._tell(event)
+                        self.tell(event)
                     if not self.waiting:
                         self._changed.notify_all()
 
@@ -138,16 +139,13 @@ class Later:
 
     def tell(self, event: Event) -> None:
         """Have it recorded that a hook ran."""
-        with self._changed:
-            self._tell(event)
-
-    def _tell(self, event: Event) -> None:
-        self._told.append(event)
-        if self._scribe is None and not self._ended:
-            self._scribe = threading.Thread(target=self._record, name="holdfast-hook-rows", daemon=True)
-            self._scribe.start()
-        elif len(self._told) in (1, _ROWS):
-            self._changed.notify_all()
+        with self._lock:  # the condition's own, which takes fewer calls
+            self._told.append(event)
+            if self._scribe is None and not self._ended:
+                self._scribe = threading.Thread(target=self._record, name="holdfast-hook-rows", daemon=True)
+                self._scribe.start()
+            elif len(self._told) in (1, _ROWS):
+                self._changed.notify_all()
 
     def _record(self) -> None:
         """Record what there is, from time to time."""

@@ -19,7 +19,7 @@ from holdfast.model.missing import MISSING
 from holdfast.model.operations import EditMap
 from holdfast.model.packed import flatten
 from holdfast.model.scopes import MARK
-from holdfast.security.events import BETWEEN, DIGEST, Event, digest, rows
+from holdfast.security.events import BETWEEN, DIGEST, Event, digest, rows, told
 from holdfast.security.tracing import Trace
 
 LINE = f"{MARK}hooks"
@@ -64,11 +64,12 @@ def _digest(stored: Any) -> str:
     return f"blake2b:{salt.hex()}:{hashlib.blake2b(flat(stored), digest_size=16, salt=salt).hexdigest()}"
 
 
-async def refused(engine: Engine, tenant: str, subject: Subject, events: Sequence[Event]) -> None:
+async def refused(engine: Engine, tenant: str, subject: Subject) -> None:
     """Store that a change was refused by a hook, and what its hooks did."""
     target = f"{subject.scope}{BETWEEN}{subject.key}"
-    told = [Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)]
-    await _append(engine, tenant, "veto", [*told, *(event._replace(target=target) for event in events)], subject.trace)
+    change = Event("change", subject.actor, subject.point.split(".")[1], target, "vetoed", trace=subject.trace)
+    happened = [change, *(event._replace(target=target) for event in subject.events)]
+    await _append(engine, tenant, "veto", happened, subject.trace)
 
 
 def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
@@ -77,16 +78,16 @@ def write(engine: Engine, tenant: str, events: Sequence[Event]) -> None:
 
 
 async def _append(engine: Engine, tenant: str, kind: str, events: Sequence[Event], trace: Trace) -> None:
-    line, time = Line(tenant, LINE), engine.ground.clock()
+    line, said = Line(tenant, LINE), told(engine.ground.clock(), trace, events)
 
     async def nothing(parent: Point | None, held: Held | None) -> EditMap:  # noqa: ARG001 - as edits are
         return EditMap()
 
     def riders(id: str) -> list[Change]:
-        return rows(line, id, time, trace, events)
+        return rows(line, id, said)
 
     codec = engine.ground.codec
-    about: dict[str, object] = {DIGEST: digest(time, trace, events)}
+    about: dict[str, object] = {DIGEST: digest(said)}
     saving = Saving(
         line,
         nothing,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -15,13 +14,14 @@ from holdfast.hooks import recorded
 from holdfast.hooks.calls import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.later import Job, Later
-from holdfast.hooks.running import Runner, call, call_inline, context_of, is_at_work, overrun
+from holdfast.hooks.running import Runner, answered, call_inline, context_of, finished, is_at_work, overrun
 from holdfast.model.missing import MISSING
 from holdfast.security.events import BETWEEN, Event
 from holdfast.security.patterns import matcher
+from holdfast.security.tracing import Trace
 
 _REMEMBERED = 4096
-"""For so many points and scopes it is remembered which hooks are meant."""
+"""For so many scopes it is remembered which hooks are meant."""
 
 CLOSING = 5.0
 """For how many seconds a store that is closed waits for its after-hooks."""
@@ -29,22 +29,24 @@ CLOSING = 5.0
 _SKIPPED: Final = Result("skipped")
 
 
-@dataclass(slots=True)
-class Ran:
-    """What before-hooks did with a subject: rows that tell of it, and fields for the audit row of the change."""
-
-    subject: Subject
-    events: list[Event] = field(default_factory=list)
-    notes: dict[str, Any] = field(default_factory=dict)
-    changed: bool = False
-
-
-class _Matching(NamedTuple):
-    """The hooks of a point and a scope, and whether each is meant whatever the key."""
+class Meant(NamedTuple):
+    """The hooks of a point in a scope, and whether each is meant whatever the key."""
 
     before: tuple[Hook, ...]
     after: tuple[Hook, ...]
     all_keys: bool
+
+    def of(self, key: str) -> tuple[Sequence[Hook], Sequence[Hook]]:
+        """Those that are meant for a key."""
+        return (self.before, self.after) if self.all_keys else (_of(self.before, key), _of(self.after, key))
+
+
+class Points(NamedTuple):
+    """The points at which any hooks are meant in a scope."""
+
+    meant: Mapping[str, Meant]
+    wants_old: bool
+    """Whether any of them may look at the value that was there before."""
 
 
 def _of(hooks: Sequence[Hook], key: str) -> list[Hook]:
@@ -58,7 +60,7 @@ class Registry:
         self.engine = engine
         self.tenant = tenant
         self._hooks: tuple[Hook, ...] = ()
-        self._matching: dict[tuple[str, str], _Matching] = {}
+        self._by_scope: dict[str, Points] = {}
         self._lock = Lock()
         self._runner = Runner()
         self.later = Later(self._run_after, lambda events: recorded.write(engine, tenant, events))
@@ -74,7 +76,7 @@ class Registry:
                     f"there is a hook {hook.name!r} already", hint="Give this one another name, or remove that one"
                 )
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
-            self._matching = {}
+            self._by_scope = {}
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Take hooks away: the one of a name, or those that call a function."""
@@ -83,7 +85,7 @@ class Registry:
             if len(left) == len(self._hooks):
                 raise NotFound("there is no such hook", where=repr(hook)[:80], hint="See hooks.list()")
             self._hooks = left
-            self._matching = {}
+            self._by_scope = {}
 
     def infos(self) -> list[HookInfo]:
         """All hooks, in the order in which they are called."""
@@ -103,50 +105,58 @@ class Registry:
 
     def matching(self, point: str, scope: str, key: str = "") -> tuple[Sequence[Hook], Sequence[Hook]]:
         """The before-hooks and the after-hooks that are meant, in order."""
-        found = self._matching.get((point, scope))
-        if found is None:
-            found = self._match(point, scope)
-        return (found.before, found.after) if found.all_keys else (_of(found.before, key), _of(found.after, key))
+        found = self.points(scope).meant.get(point)
+        return ((), ()) if found is None else found.of(key)
 
-    def _match(self, point: str, scope: str) -> _Matching:
+    def points(self, scope: str) -> Points:
+        """What is called in a scope."""
+        found = self._by_scope.get(scope)
+        return self._match(scope) if found is None else found
+
+    def _match(self, scope: str) -> Points:
         with self._lock:
-            meant = [
-                hook for hook in self._hooks if point in hook.points and (not hook.scope or matcher(hook.scope)(scope))
-            ]
-            before, after = (tuple(hook for hook in meant if hook.phase == phase) for phase in (BEFORE, AFTER))
-            found = _Matching(before, after, not any(hook.key for hook in meant))
-            if len(self._matching) >= _REMEMBERED:
-                self._matching = {}
-            self._matching[point, scope] = found
+            here = [hook for hook in self._hooks if not hook.scope or matcher(hook.scope)(scope)]
+            points = frozenset[str]().union(*(hook.points for hook in here))
+            meant = {point: _meant([hook for hook in here if point in hook.points]) for point in points}
+            found = Points(meant, any(hook.wants_old for hook in here))
+            if len(self._by_scope) >= _REMEMBERED:
+                self._by_scope = {}
+            self._by_scope[scope] = found
             return found
 
     # Before -----------------------------------------------------------------------------------------------------
 
-    async def before(self, hooks: Sequence[Hook], subject: Subject) -> Ran:
+    async def before(self, hooks: Sequence[Hook], subject: Subject) -> None:
         """Call before-hooks one after another. `subject.stored` is then what they made of it. Raises `Veto`; what is
         to be told of that has then been stored."""
-        ran = Ran(subject)
         for hook in hooks:
-            told = Call(subject)
-            if is_at_work(hook.name) or not hook.breaker.lets():
-                result = _SKIPPED
+            told, result = Call(subject), _SKIPPED
+            if hook.pure and not hook.breaker.failures:
+                looked = _look(hook, told)
+                if isinstance(looked, int):
+                    if told.notes:
+                        subject.notes = {**subject.notes, **told.notes} if subject.notes else told.notes
+                    subject.events.append(Event("hook", subject.actor, hook.name, subject.key, "ok", looked))
+                    continue
+                result = looked
+            elif is_at_work(hook.name) or not hook.breaker.lets():
+                pass
             elif hook.inline:
-                result = _inline(hook, subject, told)
+                result = _in_time(hook, call_inline(hook.name, subject.trace, hook.function, told))
             else:
                 run = self._runner.on_loop if hook.is_async else self._runner.in_thread
                 result = await run(hook.function, told, hook.budget, context_of(hook.name, subject.trace))
-            veto = self._settle(hook, ran, told, result)
+            veto = self._settle(hook, subject, told, result)
             if veto is not None:
-                await self._refuse(ran, veto)
-        return ran
+                await self._refuse(subject, veto)
 
-    def _settle(self, hook: Hook, ran: Ran, told: Call, result: Result) -> Veto | None:
+    def _settle(self, hook: Hook, subject: Subject, told: Call, result: Result) -> Veto | None:
         """Have what a hook did count. Returns the veto, if it comes to one."""
-        subject, given = ran.subject, ran.subject.stored
+        given = subject.stored
         outcome, changed = result.outcome, False
         if result.answered:
             if told.notes:
-                ran.notes.update(told.notes)
+                subject.notes = {**subject.notes, **told.notes}
             if result.value is not None:
                 try:
                     changed = _take(subject, result.value)
@@ -154,13 +164,13 @@ class Registry:
                     outcome = "error"
                     result = Result(outcome, None, wrong, result.duration)
                 if changed:
-                    ran.changed = True
+                    subject.changed = True
                     outcome = "changed" if outcome == "ok" else outcome
         hook.ended(result)
         detail = b""
         if hook.record or outcome != "ok":
             detail = recorded.detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
-        ran.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
+        subject.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
         if outcome == "veto":
             assert isinstance(result.error, Veto)  # noqa: S101 - that is what makes it one
             return result.error
@@ -175,11 +185,10 @@ class Registry:
             return refusal
         return None
 
-    async def _refuse(self, ran: Ran, veto: Veto) -> None:
+    async def _refuse(self, subject: Subject, veto: Veto) -> None:
         """Store that a change was refused, and refuse it."""
-        subject = ran.subject
         try:
-            await recorded.refused(self.engine, self.tenant, subject, ran.events)
+            await recorded.refused(self.engine, self.tenant, subject)
         except Exception as failure:  # noqa: BLE001 - the veto counts, and tells of it
             veto.add_note(f"And that could not be stored: {failure}")
             log.error("a veto could not be stored", exc_info=failure)
@@ -192,14 +201,20 @@ class Registry:
     def after(self, hooks: Sequence[Hook], subject: Subject) -> None:
         """Have after-hooks called: those that are known to be quick now, the others soon."""
         if subject.id:
-            subject.trace = subject.trace._replace(cause=subject.id)
+            subject.trace = Trace(subject.trace.correlation, subject.id, subject.trace.artifacts)
         for hook in hooks:
-            if is_at_work(hook.name):
+            if hook.pure and not hook.breaker.failures:
+                looked = _look(hook, Call(subject))
+                if isinstance(looked, int):
+                    self.later.tell(self._event(hook, subject, "ok", looked))
+                else:
+                    self.later.tell(self._told(hook, subject, looked))
+            elif is_at_work(hook.name):
                 self.later.tell(self._told(hook, subject, _SKIPPED))
             elif hook.inline:
                 result = _SKIPPED
                 if hook.breaker.lets():
-                    result = _inline(hook, subject, Call(subject))
+                    result = _in_time(hook, call_inline(hook.name, subject.trace, hook.function, Call(subject)))
                 self.later.tell(self._told(hook, subject, result))
             else:
                 self.later.put(Job(hook, subject, context_of(hook.name, subject.trace)))
@@ -220,23 +235,16 @@ class Registry:
         detail = b""
         if hook.record or result.outcome != "ok":
             detail = recorded.detail(self.engine, hook.record, subject, AFTER, subject.stored, False, result.error)
-        return Event(
-            "hook",
-            subject.actor,
-            hook.name,
-            f"{subject.scope}{BETWEEN}{subject.key}",
-            result.outcome,
-            result.duration,
-            detail,
-            self.engine.ground.clock(),
-            subject.trace,
-        )
+        return self._event(hook, subject, result.outcome, result.duration, detail)
 
-    def tell(self, ran: Ran) -> None:
+    def _event(self, hook: Hook, subject: Subject, outcome: str, duration: int, detail: bytes = b"") -> Event:
+        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
+        return Event("hook", subject.actor, hook.name, target, outcome, duration, detail, now, subject.trace)
+
+    def tell(self, subject: Subject) -> None:
         """Have it recorded what before-hooks did, where there is no step to tell it with."""
-        subject, now = ran.subject, self.engine.ground.clock()
-        target = f"{subject.scope}{BETWEEN}{subject.key}"
-        for event in ran.events:
+        target, now = f"{subject.scope}{BETWEEN}{subject.key}", self.engine.ground.clock()
+        for event in subject.events:
             self.later.tell(event._replace(target=target, time=now, trace=subject.trace))
 
     # Ending -----------------------------------------------------------------------------------------------------
@@ -261,12 +269,28 @@ class Registry:
             hook.breaker.renew_locks()
 
 
-def _inline(hook: Hook, subject: Subject, told: Call) -> Result:
-    """Run a hook here. Nobody was spared the wait for one that was late, so its answer counts."""
-    if hook.pure:
-        result = call(hook.function, told, time.perf_counter_ns())
-    else:
-        result = call_inline(hook.name, subject.trace, hook.function, told)
+def _meant(hooks: Sequence[Hook]) -> Meant:
+    before, after = (tuple(hook for hook in hooks if hook.phase == phase) for phase in (BEFORE, AFTER))
+    return Meant(before, after, not any(hook.key for hook in hooks))
+
+
+def _look(hook: Hook, told: Call) -> int | Result:
+    """Call a hook that does nothing but look, and did not fail lately. Mostly it has nothing to say: it is counted,
+    and how long it took is all there is to know of it. Else its result."""
+    start = time.perf_counter_ns()
+    try:
+        value = hook.function(told)
+    except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
+        return finished(start, error=error)
+    duration = time.perf_counter_ns() - start
+    if value is not None or duration > hook.budget * 1e9:
+        return _in_time(hook, answered(start, value))
+    hook.took(duration)
+    return duration
+
+
+def _in_time(hook: Hook, result: Result) -> Result:
+    """The result of a hook that ran here. Nobody was spared the wait for one that was late, so its answer counts."""
     if result.outcome != "ok" or result.duration <= hook.budget * 1e9:
         return result
     return Result("late", result.value, overrun(hook.budget), result.duration, answered=True)
@@ -276,7 +300,7 @@ def _take(subject: Subject, value: Any) -> bool:
     """Have what a hook returned be the value. Returns whether it is another one."""
     if subject.stored is MISSING:
         raise Invalid("a hook returned a value where something is deleted", hint="Return nothing, or raise Veto")
-    stored = subject.dump(value.value if isinstance(value, Changed) else value)
+    stored = subject.dump(subject.key, value.value if isinstance(value, Changed) else value)
     if recorded.flat(stored) == recorded.flat(subject.stored):
         return False
     subject.stored = stored

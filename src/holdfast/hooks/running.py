@@ -88,6 +88,11 @@ def call(function: Callable[[Call], Any], told: Call, start: int) -> Result:
         value = function(told)
     except Exception as error:  # noqa: BLE001 - whatever a hook raises is its result
         return finished(start, error=error)
+    return answered(start, value)
+
+
+def answered(start: int, value: Any) -> Result:
+    """How a sync hook ended that returned something."""
     if value is not None and inspect.isawaitable(value):
         if isinstance(value, Coroutine):
             value.close()

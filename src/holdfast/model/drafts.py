@@ -64,29 +64,25 @@ Draft: TypeAlias = Slot | ListDraft | MapDraft
 
 def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadLarge) -> Rounds[MapDraft]:
     """The state after these steps. Loads only what they touch; `load` is asked for large values changed in part."""
-    state = MapDraft(root, root.ranks)
-    for origin, edit in _effective(list(steps)):
-        yield from edit_map(ws, state, edit, origin, load)
-    return state
-
-
-def _effective(steps: list[tuple[Origin, EditMap]]) -> list[tuple[Origin, EditMap]]:
-    """The same steps without what a later one sets anew; but for a key's first put, which gives it its place."""
+    state, steps = MapDraft(root, root.ranks), list(steps)
     if any(edit.removed or edit.moved for _, edit in steps):
-        return steps
-    first: dict[bytes, int] = {}
-    for number, (_, edit) in enumerate(steps):
-        for key, _ in edit.put:
-            first.setdefault(key, number)
-    replaced: set[bytes] = set()
-    effective: list[tuple[Origin, EditMap]] = []
-    for number in range(len(steps) - 1, -1, -1):
-        origin, edit = steps[number]
-        put = [(key, change) for key, change in edit.put if key not in replaced or first[key] == number]
-        replaced.update(key for key, change in put if isinstance(change, Set))
-        if put:
-            effective.append((origin, EditMap((), tuple(put))))
-    return effective[::-1]
+        for origin, edit in steps:
+            yield from edit_map(ws, state, edit, origin, load)
+        return state
+    # What a later step sets anew is passed over, and nodes are looked into once for all keys. The order of keys here is
+    # that in which they were put first, which gives new ones their places.
+    effective: dict[bytes, list[tuple[Origin, Operation]]] = {}
+    for origin, edit in steps:
+        for key, operation in edit.put:
+            if key in effective and not isinstance(operation, Set):
+                effective[key].append((origin, operation))
+            else:
+                effective[key] = [(origin, operation)]
+    yield from _look_up(ws, state, effective)
+    for key, operations in effective.items():
+        for origin, operation in operations:
+            yield from _put(ws, state, key, operation, origin, load)
+    return state
 
 
 # Editing ----------------------------------------------------------------------------------------------------
@@ -94,34 +90,46 @@ def _effective(steps: list[tuple[Origin, EditMap]]) -> list[tuple[Origin, EditMa
 
 def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load: LoadLarge) -> Rounds[None]:
     """Change a draft."""
-    touched = {key for key, _ in edit.put}.union(edit.removed, edit.moved).difference(draft.changes)
-    if touched:
-        stored = yield from maptree.lookup(ws, draft.root, touched)
-        for key in stored:
-            draft.changes[key] = EntryDraft(stored[key].rank, stored[key].slot, stored[key].origin)
+    yield from _look_up(ws, draft, {key for key, _ in edit.put}.union(edit.removed, edit.moved))
     for key in edit.removed:
         if draft.changes.get(key) is None:
             raise Corrupt("a step removes an entry that is not there", where=key.hex())
         draft.changes[key] = None
     for key, operation in edit.put:
-        entry = draft.changes.get(key)
-        if entry is None:
-            entry = draft.changes[key] = EntryDraft(draft.ranks, b"", origin)
-            draft.ranks += 1
-            value: Draft | None = None
-        else:
-            value = entry.value
-        if isinstance(operation, Set):
-            entry.value = operation.value
-        else:
-            entry.value = yield from _change(ws, value, operation, entry.origin, origin, load)
-        entry.origin = origin
+        yield from _put(ws, draft, key, operation, origin, load)
     for key in edit.moved:
         entry = draft.changes.get(key)
         if entry is None:
             raise Corrupt("a step moves an entry that is not there", where=key.hex())
         entry.rank = draft.ranks
         draft.ranks += 1
+
+
+def _look_up(ws: Workspace, draft: MapDraft, keys: Iterable[bytes]) -> Rounds[None]:
+    """Have the stored entries at hand that have these keys."""
+    changes = draft.changes
+    missing = [key for key in keys if key not in changes]
+    if missing:
+        stored = yield from maptree.lookup(ws, draft.root, missing)
+        for key, entry in stored.items():
+            changes[key] = EntryDraft(entry.rank, entry.slot, entry.origin)
+
+
+def _put(
+    ws: Workspace, draft: MapDraft, key: bytes, operation: Operation, origin: Origin, load: LoadLarge
+) -> Rounds[None]:
+    entry = draft.changes.get(key)
+    if entry is None:
+        entry = draft.changes[key] = EntryDraft(draft.ranks, b"", origin)
+        draft.ranks += 1
+        value: Draft | None = None
+    else:
+        value = entry.value
+    if isinstance(operation, Set):
+        entry.value = operation.value
+    else:
+        entry.value = yield from _change(ws, value, operation, entry.origin, origin, load)
+    entry.origin = origin
 
 
 def _change(

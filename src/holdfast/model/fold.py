@@ -58,7 +58,9 @@ def _finish_map(ws: Workspace, draft: MapDraft) -> Rounds[MapRoot]:
         if entry is None:
             changes[key] = None
         else:
-            slot = yield from _finish(ws, entry.value, entry.origin)
+            slot = entry.value
+            if not isinstance(slot, bytes) or len(slot) > _APART:
+                slot = yield from _finish(ws, slot, entry.origin)
             changes[key] = Entry(key, entry.rank, slot, entry.origin)
     return (yield from maptree.update(ws, draft.root, changes, draft.ranks))
 

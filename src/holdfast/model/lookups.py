@@ -14,14 +14,11 @@ from msgspec import MsgspecError, Raw
 from msgspec.msgpack import Decoder, decode
 
 from holdfast.errors import Corrupt
-from holdfast.model.nodes import MapRoot, Origin, Slot, parse_slot, sort_key
+from holdfast.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Origin, Slot, parse_slot, sort_key
 from holdfast.model.trees import MissingNode, Rounds
 
 _decode_leaf = Decoder(tuple[int, list[bytes], list[int], list[Raw], list[int]]).decode
 _decode_index = Decoder(tuple[int, list[tuple[bytes, int, int, bytes, bytes]]]).decode
-
-_LEAF_HEAD, _INDEX_HEAD = b"\x95\x01", b"\x92\x02"
-"""How stored leaves and indexes start: how many parts they have, of which the first says what they are."""
 
 
 class Found(NamedTuple):
@@ -96,7 +93,7 @@ def _last(child: tuple[bytes, int, int, bytes, bytes]) -> bytes:
 
 
 def _children(data: bytes | None, id: bytes) -> Children:
-    if data is not None and data.startswith(_INDEX_HEAD):
+    if data is not None and data.startswith(INDEX_MARK):
         try:
             return _decode_index(data)[1]
         except MsgspecError:
@@ -105,7 +102,7 @@ def _children(data: bytes | None, id: bytes) -> Children:
 
 
 def _leaf(data: bytes | None, id: bytes) -> tuple[list[bytes], list[int], list[Raw], list[int]]:
-    if data is not None and data.startswith(_LEAF_HEAD):
+    if data is not None and data.startswith(LEAF_MARK):
         try:
             return _decode_leaf(data)[1:]
         except MsgspecError:

@@ -33,8 +33,9 @@ def lookup(ws: Workspace, root: MapRoot, keys: Iterable[bytes]) -> Rounds[dict[b
 
 
 def update(ws: Workspace, root: MapRoot, changes: Mapping[bytes, Entry | None], ranks: int) -> Rounds[MapRoot]:
-    """The dict with entries put in or, where None, taken out."""
-    yield from lookup(ws, root, changes)  # has every node that will change at hand
+    """The dict with entries put in or, where None, taken out. Their keys were looked up: what changes is at hand."""
+    if not changes:
+        return MapRoot(root.child, ranks)
     if root.child is None:
         fresh = [entry for entry in changes.values() if entry is not None]
         return MapRoot(ws.index(_leaves(ws, fresh)), ranks)

@@ -125,6 +125,8 @@ Node: TypeAlias = Segment | Leaf | Index
 
 def sort_key(key: bytes) -> bytes:
     """Where a packed key sorts: strings by their text, so that a prefix is a range; other keys before them."""
+    if 0xA0 <= key[0] <= 0xBF:  # a short string, as most keys are
+        return b"\x01" + key[1:]
     return b"\x01" + wire.content(key) if wire.is_str(key) else b"\x00" + key
 
 
@@ -133,10 +135,25 @@ def sort_key(key: bytes) -> bytes:
 _SEGMENT, _LEAF, _INDEX = range(3)
 _VALUE, _LIST, _MAP = range(3)
 
-_SEGMENT_MARK = b"\x93\x00"
-"""How a stored segment starts: three parts, of which the first says what it is."""
+_SEGMENT_MARK, LEAF_MARK, INDEX_MARK = b"\x93\x00", b"\x95\x01", b"\x92\x02"
+"""How stored nodes start: how many parts they have, of which the first says what they are."""
 
-_decode_segment = Decoder(tuple[int, list[bytes], list[Annotated[int, Meta(ge=0)]]]).decode
+_Number: TypeAlias = Annotated[int, Meta(ge=0)]
+_Child: TypeAlias = tuple[bytes, _Number, _Number, bytes, bytes]
+
+# What nodes hold is known beforehand, and can not nest.
+# No number within bounds is beside a tuple: of such a choice, msgspec 0.22 lets the garbage collector crash.
+_decode_segment = Decoder(tuple[int, list[bytes], list[_Number]]).decode
+_decode_leaf = Decoder(
+    tuple[
+        int,
+        list[bytes],
+        list[_Number],
+        list[list[int | bytes | tuple[bytes, int, int, bytes, bytes] | None]],
+        list[_Number],
+    ]
+).decode
+_decode_index = Decoder(tuple[int, list[_Child]]).decode
 
 
 def encode_node(node: Node) -> tuple[NodeId, bytes]:
@@ -159,22 +176,21 @@ def decode_node(id: NodeId, data: bytes) -> Node:
         raise Corrupt("a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup")
     try:
         if data.startswith(_SEGMENT_MARK):
-            # Most nodes are segments. What they hold is known beforehand, and can not nest.
             _, values, numbers = _decode_segment(data)
             if len(numbers) != 2 * len(values):
                 raise ValueError("not every item has an origin")
             return Segment(values, numbers)
-        wire.check_depth(data)
-        kind, *columns = decode(data)
-        if kind == _LEAF:
-            keys, ranks, slots, origins = columns
-            rows = zip(map(_bytes, keys), map(_number, ranks), map(parse_slot, slots), _pairs(origins), strict=True)
-            return Leaf(tuple(Entry(*row) for row in rows))
-        if kind == _INDEX:
-            return Index(tuple(_child(*child) for child in columns[0]))
+        if data.startswith(LEAF_MARK):
+            _, keys, ranks, slots, numbers = _decode_leaf(data)
+            if not 2 * len(keys) == 2 * len(ranks) == 2 * len(slots) == len(numbers):
+                raise ValueError("not every entry has all of its parts")
+            origins = map(Origin, numbers[::2], numbers[1::2])
+            return Leaf(tuple(map(Entry, keys, ranks, map(parse_slot, slots), origins)))
+        if data.startswith(INDEX_MARK):
+            return Index(tuple(Child(*child) for child in _decode_index(data)[1]))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
         raise Corrupt(f"not the stored form of a node: {error}", where=id.hex()) from None
-    raise Corrupt(f"a node of unknown kind {kind!r}", where=id.hex())
+    raise Corrupt("a node of unknown kind", where=id.hex())
 
 
 def encode_root(root: MapRoot) -> bytes:
@@ -221,11 +237,6 @@ def _child(id: Any, height: Any, size: Any, digest: Any, last: Any) -> Child:
 
 def _origins(rows: Sequence[Item] | Sequence[Entry]) -> list[int]:
     return [number for row in rows for number in row.origin]
-
-
-def _pairs(origins: Any) -> list[Origin]:
-    numbers = list(map(_number, origins))
-    return [Origin(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
 def _bytes(value: Any) -> bytes:

@@ -8,6 +8,7 @@ matters to what it *is*: `flatten` gives the same bytes for all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from types import NoneType
@@ -39,6 +40,9 @@ class Memory(Protocol):
 SMALL = 1024
 """A dict of fewer packed bytes than this is kept whole."""
 
+_FEW = 16
+"""A dict of more scalars than this is taken apart before it is packed."""
+
 POINTER = b"\xc1\xc1"
 """How the bytes start that stand for a large value kept beside the line. No packed value starts like this."""
 
@@ -56,6 +60,15 @@ def pack_state(codec: Codec, state: Mapping[str, Any], memory: Memory | None = N
     except HoldfastError:
         codec.pack(dict(state))  # fails for the same reason, and knows the whole path
         raise
+
+
+def pack_channel(codec: Codec, name: str, value: Any) -> Packed:
+    """One channel of a state, packed as it is there."""
+    if type(value) is dict and len(value) <= _FEW:
+        with suppress(HoldfastError):  # the long way names the path
+            return _apart(value, *codec.pack_items((value,)))
+    (packed,) = pack_state(codec, {name: value}).values()
+    return packed
 
 
 def unpack_state(codec: Codec, packed: PackedMap) -> dict[str, Any]:
@@ -117,14 +130,19 @@ def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: Me
             packed[key] = codec.pack_items(item) if memory is None else memory.pack_list(key, item)
         elif memory is not None and type(item) is str and len(item) > LONG_TEXT:
             packed[key] = memory.pack_text(key, item)
-        elif type(item) is dict and len(item) > 16 and _SCALARS.issuperset(map(type, item)):
+        elif type(item) is dict and len(item) > _FEW and _SCALARS.issuperset(map(type, item)):
             packed[key] = _pack_map(codec, item, codec.pack_items(item))
         else:
             whole[key] = item
     for (key, item), data in zip(whole.items(), codec.pack_items(whole.values()) if whole else (), strict=True):
-        apart = as_map(data) if type(item) is dict and len(data) >= SMALL else None
-        packed[key] = data if apart is None else apart
+        packed[key] = _apart(item, data)
     return packed
+
+
+def _apart(value: Any, data: bytes) -> Packed:
+    """Packed bytes, as values by key if what they hold is a large dict."""
+    apart = as_map(data) if type(value) is dict and len(data) >= SMALL else None
+    return data if apart is None else apart
 
 
 def flatten(packed: Packed) -> bytes:

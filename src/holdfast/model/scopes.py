@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple, Self
 
 from holdfast.errors import Invalid
@@ -30,10 +30,14 @@ MAX_LINE = 1024
 GLOBAL = "global"
 
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
-_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+_HALVES = "\ud800-\udfff"
+_CONTROL = f"\0-\x1f\x7f-\x9f{_HALVES}\u2028\u2029"
 """Characters that no name has: controls, halves of surrogate pairs, ends of lines and paragraphs."""
 
-_HALVES = re.compile("[\ud800-\udfff]")
+
+@cache  # made when it is first needed: it takes long, and plain names do without
+def _any_of(characters: str) -> re.Pattern[str]:
+    return re.compile(f"[{characters}]")
 
 
 class Part(NamedTuple):
@@ -87,7 +91,7 @@ class Scope(NamedTuple):
         return type(self)(_made_of(parts, self.parts))
 
     def __str__(self) -> str:
-        return "/".join(map(str, self.parts)) or GLOBAL
+        return _text(self.parts)
 
     @property
     def line(self) -> str:
@@ -127,6 +131,11 @@ def _plain(text: str) -> str:
 
 
 @lru_cache(4096)
+def _text(parts: tuple[Part, ...]) -> str:
+    return "/".join(map(str, parts)) or GLOBAL
+
+
+@lru_cache(4096)
 def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
     kinds = [kind for kind, _ in given]
     for kind in kinds:
@@ -158,7 +167,7 @@ def _checked(text: str, what: str) -> str:
         raise Invalid(f"the {what} is not empty")
     if len(text) > MAX_KEY:
         raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
-    control = _CONTROL.search(text)
+    control = None if text.isascii() and text.isprintable() else _any_of(_CONTROL).search(text)
     if control is not None:
         raise Invalid(
             f"the {what} has a character that is not text, U+{ord(control[0]):04X}, at {control.start()}",
@@ -191,7 +200,7 @@ def normal(text: object, what: str) -> str:
     text = _plain(text)
     if text.isascii():
         return text
-    if _HALVES.search(text):
+    if _any_of(_HALVES).search(text):
         raise Invalid(f"the {what} is not text: it has lone surrogates", where=_shown(text))
     return unicodedata.normalize("NFC", text)
 

@@ -29,8 +29,7 @@ class Parent(NamedTuple):
     commit: bytes
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What is known of a step besides its changes.
 
     `id` is the caller's own name for it. `time` is the line's time in nanoseconds, never before a parent's; `stamp` is
@@ -54,6 +53,9 @@ class Header:
 Stored: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Each channel's stored operation, by the channel's packed name."""
 
+_NO_REST = encode_operation(EditMap())
+"""Where nothing is removed or moved, as in most steps."""
+
 Digests: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """A digest of each channel's stored operation, by the channel's packed name; last, of removals and order."""
 
@@ -72,14 +74,15 @@ class Step:
         """Each channel's operation as it is stored; last, under no name, removals and order."""
         if self._stored is None:
             changes = [(key, encode_operation(operation)) for key, operation in self.edit.put]
-            rest = encode_operation(EditMap(self.edit.removed, (), self.edit.moved))
+            edit = self.edit
+            rest = encode_operation(EditMap(edit.removed, (), edit.moved)) if edit.removed or edit.moved else _NO_REST
             self._stored = (*changes, (b"", rest))
         return self._stored
 
     @property
     def digests(self) -> Digests:
         """What the commit hash covers of the changes: digests of stored bytes, never of re-encoded ones."""
-        return tuple((key, _sha256(operation)) for key, operation in self.stored)
+        return tuple([(key, _sha256(operation)) for key, operation in self.stored])
 
     @property
     def commit(self) -> bytes:
@@ -90,9 +93,7 @@ class Step:
 
     def encode(self) -> bytes:
         """The stored form."""
-        header = self.header
-        fields = (header.id, header.parents, header.time, header.stamp, header.kind, header.schema, header.metadata)
-        return encode((fields, [part for pair in self.stored for part in pair], self.commit))
+        return encode((self.header, [part for pair in self.stored for part in pair], self.commit))
 
     @classmethod
     def decode(cls, data: bytes) -> Step:

@@ -19,7 +19,7 @@ from holdfast.engine.records import Line, Point, open_event, open_step
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.model.scopes import MARK
 from holdfast.model.steps import Step
-from holdfast.security.events import BETWEEN, DIGEST, digest_of
+from holdfast.security.events import BETWEEN, DIGEST, digest
 
 _PAGE = 256
 
@@ -178,7 +178,7 @@ def mismatches(
     expected = about.get(DIGEST)
     if expected is None:
         return [] if not told else ["it has rows, and its metadata knows of none"]
-    if digest_of(told) == expected and list(numbers) == list(range(len(told))):
+    if digest(told) == expected and list(numbers) == list(range(len(told))):
         return []
     wrong = []
     changes = [columns for columns, _ in told if columns[KIND] == "change"]

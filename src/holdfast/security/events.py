@@ -7,7 +7,7 @@ is found out by the step, and who alters the step, by its hash.
 from __future__ import annotations
 
 import hashlib
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -26,8 +26,10 @@ DIGEST = "events"
 BETWEEN = "\t"
 """Stands between a scope and a key in the target of a row that is not in the scope's own line. No name has one."""
 
-Told: TypeAlias = tuple[Sequence[Scalar], bytes]
+Told: TypeAlias = tuple[tuple[Scalar, ...], bytes]
 """What a row says: its columns, and packed details."""
+
+_FOR_URLS = bytes.maketrans(b"+/", b"-_")
 
 
 def place_of(name: str) -> str:
@@ -63,42 +65,26 @@ class Event(NamedTuple):
     """What it belongs to, where that is not what the step belongs to."""
 
 
-def _columns(time: int, trace: Trace, event: Event) -> tuple[Scalar, ...]:
-    why = event.trace or trace
-    return (
-        event.time or time,
-        event.kind,
-        event.actor,
-        event.action,
-        event.target,
-        event.outcome,
-        why.correlation,
-        why.cause,
-        event.duration,
-    )
-
-
-def rows(line: Line, id: str, time: int, trace: Trace, events: Sequence[Event], first: int = 0) -> list[Change]:
-    """The changes that store events, as those of the step with this id; numbered from the first number on."""
+def told(time: int, trace: Trace, events: Iterable[Event]) -> list[Told]:
+    """What the rows of events say, those of a step that was made at this time and belongs to this."""
     return [
-        Put(
-            EVENTS,
-            Row(
-                (*line, id, number),
-                _columns(time, trace, event),
-                event_body(line, id, number, event.detail) if event.detail else b"",
-            ),
+        (
+            (at or time, kind, actor, action, target, outcome, *(why or trace)[:2], duration),
+            detail,
         )
-        for number, event in enumerate(events, first)
+        for kind, actor, action, target, outcome, duration, detail, at, why in events
     ]
 
 
-def digest(time: int, trace: Trace, events: Sequence[Event]) -> str:
-    """What the metadata of their step says of events."""
-    return digest_of((_columns(time, trace, event), event.detail) for event in events)
+def rows(line: Line, id: str, told: Sequence[Told], first: int = 0) -> list[Change]:
+    """The changes that store rows, as those of the step with this id; numbered from the first number on."""
+    return [
+        Put(EVENTS, Row((*line, id, number), columns, event_body(line, id, number, detail) if detail else b""))
+        for number, (columns, detail) in enumerate(told, first)
+    ]
 
 
-def digest_of(told: Iterable[Told]) -> str:
-    """The same, of what rows say."""
-    found = hashlib.sha256(encode([[*columns, detail] for columns, detail in told])).digest()
-    return urlsafe_b64encode(found).decode().rstrip("=")
+def digest(told: Sequence[tuple[Sequence[Scalar], bytes]]) -> str:
+    """What the metadata of their step says of rows."""
+    found = hashlib.sha256(encode([(*columns, detail) for columns, detail in told])).digest()
+    return b2a_base64(found, newline=False).translate(_FOR_URLS, b"=").decode()

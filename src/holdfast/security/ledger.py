@@ -18,7 +18,7 @@ from holdfast.model.operations import EditMap, Set
 from holdfast.model.packed import pack_name, unpack, unpack_name
 from holdfast.model.trees import MissingNode
 from holdfast.security import tracing
-from holdfast.security.events import DIGEST, Event, digest, rows
+from holdfast.security.events import DIGEST, Event, Told, digest, rows, told
 from holdfast.security.guard import Guards
 
 T = TypeVar("T")
@@ -108,23 +108,22 @@ class Ledger:
         """The same, to be saved alone or together with others; on further conditions, which are asked for after what to
         change was worked out."""
         codec, clock, trace = self.engine.ground.codec, self.engine.ground.clock, tracing.traced()
-        events: Sequence[Event] = ()
-        time = 0
+        said: list[Told] = []
 
         async def edit(parent: Point | None, held: Held | None) -> EditMap:  # noqa: ARG001
-            nonlocal events, time
+            nonlocal said
             amendment = await work_out(Entries(self.engine, self.line, held))
-            events, time = amendment.events, clock()
+            said = told(clock(), trace, amendment.events)
             about: dict[str, object] = {"actor": actor} if actor else {}
             about |= {"correlation": trace.correlation}
             about |= {"cause": trace.cause} if trace.cause else {}
-            about[DIGEST] = digest(time, trace, events)
+            about[DIGEST] = digest(said)
             saving.metadata, saving.readable = codec.pack(about), readable(codec, about)
             put = tuple((pack_name(name), Set(codec.pack(value))) for name, value in amendment.put.items())
             return EditMap(tuple(map(pack_name, amendment.removed)), put)
 
         def riders(id: str) -> list[Change]:
-            return rows(self.line, id, time, trace, events)
+            return rows(self.line, id, said)
 
         saving = Saving(self.line, edit, on_conflict=OnConflict.RETRY, kind=kind, riders=riders, guards=guards)
         return saving

@@ -43,7 +43,7 @@ def enter(trace: Trace) -> None:
 def traced() -> Trace:
     """The same; with a correlation id of its own, where there is none."""
     trace = _current.get()
-    return trace if trace.correlation else trace._replace(correlation=f"{chance.getrandbits(64):016x}")
+    return trace if trace.correlation else Trace(f"{chance.getrandbits(64):016x}", trace.cause, trace.artifacts)
 
 
 @contextmanager

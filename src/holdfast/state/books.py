@@ -20,7 +20,7 @@ from holdfast.model.operations import EditMap, Set
 from holdfast.model.packed import Packed, flatten, unpack
 from holdfast.model.scopes import MARK
 from holdfast.security import tracing
-from holdfast.security.events import DIGEST, Event, digest, rows
+from holdfast.security.events import DIGEST, Event, Told, digest, rows, told
 from holdfast.security.guard import Guards, both_guards
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
@@ -116,21 +116,22 @@ async def records(handle: Handle, view: View, keys: Sequence[str]) -> dict[str, 
 def edited(handle: Handle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
     """A step of a line, worked out anew against whatever is the latest at each attempt. It says who made it and why."""
     trace, actor = tracing.traced(), handle.guard.actor
-    made, time = Changed(), 0
+    made, happened = Changed(), list[Told]()
     about: dict[str, object] = {"actor": actor} if actor else {}
     about |= {"correlation": trace.correlation} | ({"cause": trace.cause} if trace.cause else {})
 
     async def edit_map(parent: Point | None, held: Held | None) -> EditMap:
-        nonlocal made, time
+        nonlocal made, happened
         time = handle.now()
         made = await edit(View(handle, line, parent, held, time))
         put = tuple((name, Set(flatten(value))) for name, value in made.put.items())
-        said = {**about, DIGEST: digest(time, trace, made.events)} if made.events else about
+        happened = told(time, trace, made.events)
+        said = {**about, DIGEST: digest(happened)} if happened else about
         saving.metadata, saving.readable = handle.codec.pack(said), readable(handle.codec, said)
         return EditMap(tuple(made.removed), put)
 
     def riders(id: str) -> list[Change]:
-        return [*made.rows, *rows(line, id, time, trace, made.events)]
+        return [*made.rows, *rows(line, id, happened)]
 
     saving = Saving(
         line,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.calls import Subject, packed_notes
 from holdfast.hooks.hook import Hook
-from holdfast.hooks.registry import Ran, Registry
+from holdfast.hooks.registry import Points, Registry
 from holdfast.model.missing import MISSING
 from holdfast.model.operations import Operation, apply
 from holdfast.model.packed import Packed, unpack
-from holdfast.model.scopes import GLOBAL, KINDS
+from holdfast.model.scopes import GLOBAL, KINDS, MARK
 from holdfast.security.events import Event
 from holdfast.security.tracing import Trace
 from holdfast.state.handles import Handle
@@ -24,66 +24,82 @@ from holdfast.state.writing import pack_value
 class KeyHooks:
     """The hooks of the changes of one scope. A change that is attempted again calls none again, if it is the same."""
 
-    def __init__(self, registry: Registry, handle: Handle, scope: str, trace: Trace) -> None:
+    def __init__(self, registry: Registry, handle: Handle, scope: str, points: Points, trace: Trace) -> None:
         self._registry = registry
         self._handle = handle
         self._scope = scope
         self._kind = _kind(scope)
+        self._meant, self.wants_old = points
         self._trace = trace
         self._started = time.perf_counter_ns()
-        self._ran: dict[str, tuple[str, Any, Ran]] = {}
-        self._soon: list[tuple[Sequence[Hook], Subject]] = []
+        self._ran: dict[str, Subject] = {}
         self.events: list[Event] = []
         """What is to be told of those that ran."""
-        self.notes: dict[str, dict[str, Any]] = {}
+        self.notes: dict[str, Mapping[str, Any]] = {}
         """What they noted, by key."""
+        self.soon: list[tuple[Sequence[Hook], Subject]] = []
+        """Those that are called once the changes are made."""
 
     def begin(self) -> None:
         """Another attempt is made."""
-        self._soon, self.events, self.notes = [], [], {}
+        self.events, self.notes, self.soon = [], {}, []
 
     async def before(
         self, key: str, action: str, packed: Packed, patch: Operation | None, live: Stored | None, version: int
     ) -> Packed | None:
         """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises `Veto`."""
         point = f"{self._kind}.{action}"
-        before, after = self._registry.matching(point, self._scope, key)
+        meant = self._meant.get(point)
+        if meant is None:
+            return None
+        before, after = (meant.before, meant.after) if meant.all_keys else meant.of(key)
         if not before and not after:
             return None
         stored: Any = MISSING if action == "delete" else packed
         if patch is not None and any(hook.wants_value for hook in (*before, *after)):
             stored = apply(patch, None if live is None else live.entry.value)
-        known = self._ran.get(key)
-        if known is not None and known[0] == action and known[1] == stored:
-            ran = known[2]
-            self._settle(ran.subject, live, version)
+        old = MISSING if live is None else live.entry.value
+        subject = self._ran.get(key)
+        if subject is not None and subject.point == point and subject.given == stored:
+            subject.before, subject.old = version, old
         else:
-            subject = self._subject(point, key, stored)
-            self._settle(subject, live, version)
-            ran = await self._registry.before(before, subject) if before else Ran(subject)
-            self._ran[key] = (action, stored, ran)
-        self.events += ran.events
-        if ran.notes:
-            self.notes[key] = ran.notes
+            actor, scope = self._handle.guard.actor, self._scope
+            subject = Subject(
+                point, scope, key, self._trace, self._started, stored, self._load, self._dump, actor, version, old
+            )
+            if before:
+                await self._registry.before(before, subject)
+            self._ran[key] = subject
+        self.events += subject.events
+        if subject.notes:
+            self.notes[key] = subject.notes
         if after:
-            self._soon.append((after, ran.subject))
-        return ran.subject.stored if ran.changed else None
+            self.soon.append((after, subject))
+        return subject.stored if subject.changed else None
 
-    def _subject(self, point: str, key: str, stored: Any) -> Subject:
-        handle = self._handle
-        load, dump = partial(unpack, handle.codec), partial(pack_value, handle, key)
-        return Subject(point, self._scope, key, self._trace, self._started, stored, load, dump, handle.guard.actor)
+    def noted(self, key: str) -> bytes:
+        """What they noted of a key, packed; empty for nothing."""
+        notes = self.notes.get(key)
+        return b"" if notes is None else packed_notes(self._handle.codec, notes)
 
-    @staticmethod
-    def _settle(subject: Subject, live: Stored | None, version: int) -> None:
-        subject.before = version
-        subject.old = MISSING if live is None else live.entry.value
+    def _load(self, stored: Packed) -> Any:
+        return unpack(self._handle.codec, stored)
+
+    def _dump(self, key: str, value: Any) -> Packed:
+        return pack_value(self._handle, key, value)
 
     def committed(self, version: int, id: str) -> None:
         """The changes are made: have those called that follow them."""
-        for hooks, subject in self._soon:
+        for hooks, subject in self.soon:
             subject.version, subject.id = 0 if subject.stored is MISSING else version, id
             self._registry.after(hooks, subject)
+
+
+def key_hooks(handle: Handle, line: str, trace: Trace) -> KeyHooks | None:
+    """The hooks of changes in a line; None where there are none."""
+    registry, scope = handle.engine.hooks, line.removeprefix(MARK)
+    points = registry.points(scope)
+    return KeyHooks(registry, handle, scope, points, trace) if points.meant else None
 
 
 @lru_cache(4096)

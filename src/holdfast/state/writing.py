@@ -20,10 +20,10 @@ from holdfast.engine.states import Held, weigh
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.model.diff import diff
 from holdfast.model.operations import EditList, EditMap, EditText, Keep, Operation, Set
-from holdfast.model.packed import Packed, as_items, as_map, flatten, pack_state
-from holdfast.model.scopes import MARK, Scope
+from holdfast.model.packed import Packed, as_items, as_map, flatten, pack_channel
+from holdfast.model.scopes import Scope
 from holdfast.security import tracing
-from holdfast.security.events import DIGEST, Event, digest, rows
+from holdfast.security.events import DIGEST, Event, Told, digest, rows, told
 from holdfast.security.guard import Guards, Permit, both_guards
 from holdfast.state import keys as names
 from holdfast.state import linking
@@ -123,11 +123,12 @@ async def commit(
     heads = await handle.engine.rebaser.save(*together)
     if handle.engine.hooks is not None:
         for edit, head in zip(edits, heads, strict=False):
-            edit.committed(head)
+            if edit.hooks is not None and edit.hooks.soon:
+                edit.hooks.committed(head.point.seq + 1, head.point.id)
     written = [
-        each._replace(version=head.point.seq + 1 if each.action != "delete" else 0, id=head.point.id)
+        Written(scope, key, action, before, head.point.seq + 1 if action != "delete" else 0, head.point.id)
         for edit, head in zip(edits, heads, strict=False)
-        for each in edit.written
+        for scope, key, action, before, _, _ in edit.written
     ]
     return written, heads[len(edits) :]
 
@@ -151,9 +152,9 @@ class _LineEdit:
         self._check = check
         self._line = handle.line(scope)
         self.written: list[Written] = []
-        self._events: list[Event] = []
+        self._told: list[Told] = []
         self._time = self._version = 0
-        self._hooks = None if handle.engine.hooks is None else _key_hooks(handle, self._line.name, trace)
+        self.hooks = None if handle.engine.hooks is None else _key_hooks()(handle, self._line.name, trace)
         self.saving = Saving(
             self._line,
             self._edit,
@@ -164,22 +165,23 @@ class _LineEdit:
         )
 
     async def _edit(self, parent: Point | None, held: Held | None) -> EditMap:
+        if self.hooks is not None and self._version:  # it is not the first attempt
+            self.hooks.begin()
         self._version = 1 if parent is None else parent.seq + 2
         view = View(self._handle, self._line, parent, held, self._handle.now())
         if self._check is not None:
             await self._check(view)
         writes = await self._writes(view) if callable(self._writes) else self._writes
-        if any(each.compute is not None and each.action != "expire" for each in writes):
+        computed = [each for each in writes if each.compute is not None]
+        if any(each.action != "expire" for each in computed):
             # What is computed of a value tells what it was; and whoever may read it may do so no longer, at a later
             # attempt.
-            seen = [each.key for each in writes if each.compute is not None]
+            seen = [each.key for each in computed]
             await self._handle.guard.allow("read", self._scope, seen)
             await self._handle.guard.saw(self._scope, seen)
         put: list[tuple[bytes, Operation]] = []
         removed: list[bytes] = []
         self.written = []
-        if self._hooks is not None:
-            self._hooks.begin()
         for each in writes:
             await self._one(view, parent, held, each, put, removed)
         self._describe()
@@ -199,16 +201,15 @@ class _LineEdit:
         live = None if old is None or 0 < old.expires <= view.now else old
         version = 0 if live is None else live.version
         stored = live if isinstance(live, Stored) else None
-        where = f"key {each.key!r} of {self._scope}"
         if each.expected is not None and version != each.expected:
             raise Conflict(
                 f"the key has version {version}, and version {each.expected} was expected",
-                where=where,
+                where=f"key {each.key!r} of {self._scope}",
                 hint="Read it again and apply the change to what is there, or say how to merge",
                 code="version-mismatch",
             )
         if each.must_exist and live is None:
-            raise NotFound("there is no such key", where=where)
+            raise NotFound("there is no such key", where=f"key {each.key!r} of {self._scope}")
         action, packed, packed_key = each.action, each.packed, names.pack_key(each.key)
         if each.compute is not None:
             computed = await each.compute(stored)
@@ -221,9 +222,9 @@ class _LineEdit:
         if action == "patch":
             edit = self._handle.engine.parts(self._line, each.parts, each.removed)
             parts = (await (edit(None, None) if live is None else edit(parent, held))).put
-        if self._hooks is not None:
+        if self.hooks is not None:
             patch = None if parts is None else parts[0][1] if parts else EditMap()
-            changed = await self._hooks.before(each.key, action, packed, patch, stored, version)
+            changed = await self.hooks.before(each.key, action, packed, patch, stored, version)
             if changed is not None:
                 packed, parts = changed, None
         if action == "delete":
@@ -249,8 +250,10 @@ class _LineEdit:
 
     def _needs_value(self, each: Write) -> bool:
         """Whether the old value matters, and not only its version: it may be large."""
-        if each.compute is not None or self._hooks is not None:
+        if each.compute is not None:
             return True
+        if self.hooks is not None and (self.hooks.wants_old or each.action == "patch"):
+            return True  # of a patch, hooks are told what comes of it
         return each.action not in ("delete", "patch") and not each.whole and weigh(each.packed) > _WORTH_COMPARING
 
     def _describe(self) -> None:
@@ -267,10 +270,13 @@ class _LineEdit:
         if len(self.written) <= _MANY:
             about["before"] = {each.key: each.before for each in self.written}
         actor, self._time = self._handle.guard.actor, self._handle.now()
-        self._events = [Event("change", actor, each.action, each.key) for each in self.written]
-        if self._hooks is not None:
-            self._events = [self._noted(event, self._hooks.notes) for event in self._events] + self._hooks.events
-        about[DIGEST] = digest(self._time, trace, self._events)
+        events = [Event("change", actor, each.action, each.key) for each in self.written]
+        if self.hooks is not None:
+            if self.hooks.notes:
+                events = [self._noted(event, self.hooks) for event in events]
+            events += self.hooks.events
+        self._told = told(self._time, trace, events)
+        about[DIGEST] = digest(self._told)
         actions = {each.action for each in self.written}
         if actions != {"set", "delete"} and len(actions) > 1:
             actions -= {"delete"}  # which the keys that it took away tell by themselves
@@ -278,18 +284,13 @@ class _LineEdit:
         self.saving.metadata = encode(about)  # plain, all of it: as the codec would pack it
         self.saving.readable = encode_json(about).decode()
 
-    def _noted(self, event: Event, notes: Mapping[str, object]) -> Event:
+    def _noted(self, event: Event, hooks: KeyHooks) -> Event:
         """A change's event, with what hooks noted of it."""
-        found = notes.get(event.target)
-        return event if found is None else event._replace(detail=self._handle.codec.pack(found))
-
-    def committed(self, head: Head) -> None:
-        """The step is made: have the hooks called that follow it."""
-        if self._hooks is not None:
-            self._hooks.committed(head.point.seq + 1, head.point.id)
+        detail = hooks.noted(event.target)
+        return event if not detail else Event(event.kind, event.actor, event.action, event.target, detail=detail)
 
     def _riders(self, id: str) -> list[Change]:
-        made = rows(self._line, id, self._time, self._trace, self._events)
+        made = rows(self._line, id, self._told)
         if self._trace.artifacts:
             keys = [each.key for each in self.written]
             made += linking.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
@@ -301,21 +302,15 @@ def pack_value(handle: Handle, key: str, value: Any) -> Packed:
     if type(value) in _SCALARS:
         with suppress(HoldfastError):  # the long way names the key
             return handle.codec.pack(value)
-    (packed,) = pack_state(handle.codec, {key: value}).values()
-    return packed
-
-
-def _key_hooks(handle: Handle, line: str, trace: tracing.Trace) -> KeyHooks:
-    """The hooks of changes of a scope."""
-    return _loaded()(handle.engine.hooks, handle, line.removeprefix(MARK), trace)
+    return pack_channel(handle.codec, key, value)
 
 
 @cache
-def _loaded() -> type[KeyHooks]:
-    """Loaded only here, since most stores have none."""
-    from holdfast.state.hooked import KeyHooks
+def _key_hooks() -> Callable[[Handle, str, tracing.Trace], KeyHooks | None]:
+    """What finds the hooks of changes. Loaded only here, since most stores have none."""
+    from holdfast.state.hooked import key_hooks
 
-    return KeyHooks
+    return key_hooks
 
 
 def _same(packed: Packed) -> Operation:

@@ -18,19 +18,20 @@ from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
-from holdfast.backends.commits import Outcome
+from holdfast.backends.commits import Outcome, size_of
 from holdfast.backends.mongodb.abandoned import DRIVER
 from holdfast.backends.mongodb.commits import Committer
 from holdfast.backends.mongodb.documents import Document
 from holdfast.backends.mongodb.errors import Sessionless, errors_of, translated
-from holdfast.backends.mongodb.groups import MAX_BATCH, MAX_BODY
+from holdfast.backends.mongodb.groups import MAX_BATCH, MAX_BODY, weight_of
 from holdfast.backends.mongodb.layout import Layout
 from holdfast.backends.mongodb.matching import find_matches
 from holdfast.backends.mongodb.reads import answer
+from holdfast.backends.mongodb.room import room
 from holdfast.backends.mongodb.upkeep import damage, size, tidy
 from holdfast.backends.network import TIMEOUT, Network, Stamp
 from holdfast.backends.port import Batch, Capabilities, Match, Matches, Query, Row
-from holdfast.errors import Config
+from holdfast.errors import Config, TooLarge
 
 _DATABASE = "holdfast"
 _OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "prefix": ""}
@@ -38,6 +39,10 @@ _OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "prefix": ""}
 _SELECTION_MS = 2_000
 """For how long the driver looks for a primary. Then it is tried again from here, until the store's own deadline."""
 _CONNECT_MS = 5_000
+
+_FEW = 1_000
+_LIGHT = 4 << 20
+"""A batch of no more rows and no more bytes fits into a transaction of any server."""
 
 
 class MongoDB(Network):
@@ -79,6 +84,19 @@ class MongoDB(Network):
             durable=True, shared=True, max_body=MAX_BODY, max_batch=MAX_BATCH, projected=True, words=True
         )
 
+    async def apply(self, batch: Batch) -> int | None:
+        if len(batch) > _FEW or size_of(batch) > _LIGHT:
+            weight, most = weight_of(batch), await self._asked(self._room)
+            if most is not None and weight > most:
+                raise TooLarge(
+                    f"a change of about {weight} bytes is over the {most} that this store makes at once: a fifth of the"
+                    " server's cache",
+                    where=self.url,
+                    hint="Save less at a time, or give the server more cache (storage.wiredTiger.engineConfig"
+                    ".cacheSizeGB). Without readable rows (project=False), a change takes less",
+                )
+        return await super().apply(batch)
+
     async def matched(self, match: Match) -> Matches:
         return await self._asked(lambda: self._match(match))
 
@@ -117,6 +135,10 @@ class MongoDB(Network):
     async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
         async with self._used():
             return await self._committer.commit(batches, stamp)
+
+    async def _room(self) -> int | None:
+        async with self._used() as layout:
+            return await room(layout)
 
     async def _match(self, match: Match) -> Matches:
         async with self._used() as layout, layout.database.client.start_session(snapshot=True) as session:

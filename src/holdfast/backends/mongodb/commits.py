@@ -31,13 +31,13 @@ from holdfast.backends.commits import Outcome
 from holdfast.backends.conditions import Columns, Effect, Place, judge
 from holdfast.backends.mongodb.abandoned import end_abandoned
 from holdfast.backends.mongodb.documents import BODY, PARTS, Document, document_of, id_of, key_of, row_of, under
-from holdfast.backends.mongodb.errors import DUPLICATE, WRITE_CONFLICT, codes_of
-from holdfast.backends.mongodb.groups import LINE, Group, line_of, lines_of
+from holdfast.backends.mongodb.errors import DUPLICATE, OVERFLOW, WRITE_CONFLICT, codes_of
+from holdfast.backends.mongodb.groups import LINE, Group, line_of, lines_of, weight_of
 from holdfast.backends.mongodb.layout import DURABLE, Layout
 from holdfast.backends.mongodb.reads import Question, find, parts_under
 from holdfast.backends.mongodb.uploads import Uploads
 from holdfast.backends.network import Interrupted, Stamp
-from holdfast.backends.port import Batch
+from holdfast.backends.port import Batch, Row
 from holdfast.backends.spaces import LINES, Key, Space
 from holdfast.errors import Unavailable
 
@@ -54,6 +54,15 @@ _KNOWN = 32
 
 _KEYS = 1_000
 """How many keys are deleted by one operation."""
+
+_MANY = 100
+"""So many rows are not put before it was looked which of them are there."""
+
+_LIGHT = 8 << 20
+"""What takes fewer bytes of the server's cache has room in the smallest, if others leave it."""
+
+_ROWS = 2_000
+"""How many rows are sent at a time: to make documents of them takes all of the loop's time, and room."""
 
 _ALL_LINES: Key = ("", "", "")
 """Stands for the document that all groups replace which delete by less than a line. No line is named so."""
@@ -184,13 +193,15 @@ class Committer:
             except PyMongoError as error:
                 if codes_of(error) & {DUPLICATE, WRITE_CONFLICT}:
                     raise _Stale from error
+                if codes_of(error) & {OVERFLOW} and sum(map(weight_of, group.batches)) < _LIGHT:
+                    raise Interrupted("the server's cache is full of what others have not committed") from error
                 raise
             try:
                 await session.commit_transaction()
             except PyMongoError as error:
                 if codes_of(error) & {WRITE_CONFLICT}:
                     raise _Stale from error
-                if error.has_error_label("TransientTransactionError"):
+                if error.has_error_label("TransientTransactionError") or codes_of(error) & {OVERFLOW}:
                     raise  # the server says that it was not made; of anything else nobody knows
                 raise Interrupted(str(error), sent=True) from error
         self._remember(group, view, lines, token, effect, parts)
@@ -210,6 +221,8 @@ class Committer:
                 return None
             lines[line] = found or _Line()  # one that is to be created is new: nobody has written to it yet
         if (group.put or group.deleted) and any(line.parts for line in lines.values()):
+            return None
+        if len(group.put) > _MANY and any(lines[line_of(key)].last for _, key in group.put):
             return None
         if group.deletes_created:
             return None
@@ -349,25 +362,31 @@ class Committer:
     async def _write(
         self, session: AsyncClientSession, group: Group, view: _View, effect: Effect, parts: dict[int, Document]
     ) -> None:
-        operations: dict[Space, list[_Operation]] = {}
-        for space, prefixes in effect.deleted.items():
-            operations[space] = [DeleteMany({"_id": these}) for these in _ranges(space, prefixes)]
         # To look for what is not there takes MongoDB long where much was deleted: what can be is inserted.
         fresh = effect.fresh | (group.put - view.present if view.whole else set())
+        rows: dict[Space, list[Row]] = {space: [] for space in effect.deleted}
         for place, row in sorted(effect.written.items(), key=lambda item: item[0] not in fresh):
-            space = place[0]
-            document = document_of(space, row, parts.get(id(row)))
-            operation: _Operation
-            if not view.whole and place in group.only_ensured:
+            rows.setdefault(place[0], []).append(row)
+
+        def operation(space: Space, row: Row) -> _Operation:
+            place, document = (space, row.key), document_of(space, row, parts.get(id(row)))
+            # In a line that nobody wrote to there is nothing. If that is wrong, what is inserted meets what is there.
+            guessed_new = not view.whole and not view.lines[line_of(row.key)].last
+            if not view.whole and not guessed_new and place in group.only_ensured:
                 found = document.pop("_id")
-                operation = UpdateOne({"_id": found}, {"$setOnInsert": document}, upsert=True)
-            elif place in fresh:
-                operation = InsertOne(document)
-            else:
-                operation = ReplaceOne({"_id": document["_id"]}, document, upsert=True)
-            operations.setdefault(space, []).append(operation)
-        for space, those in operations.items():
-            await self._layout.of(space).bulk_write(those, session=session)
+                return UpdateOne({"_id": found}, {"$setOnInsert": document}, upsert=True)
+            if guessed_new or place in fresh:
+                return InsertOne(document)
+            return ReplaceOne({"_id": document["_id"]}, document, upsert=True)
+
+        for space, those in rows.items():
+            operations: list[_Operation] = [
+                DeleteMany({"_id": these}) for these in _ranges(space, effect.deleted.get(space, ()))
+            ]
+            for start in range(0, max(1, len(those)), _ROWS):
+                operations += [operation(space, row) for row in those[start : start + _ROWS]]
+                await self._layout.of(space).bulk_write(operations, session=session)
+                operations = []
         useless = list(_useless(view, effect, parts))
         if useless:
             await self._layout.parts.bulk_write(useless, session=session)

@@ -26,6 +26,8 @@ class Sessionless(Interrupted):
 
 DUPLICATE = 11000
 WRITE_CONFLICT = 112
+OVERFLOW = 388
+"""A transaction does not fit into the server's cache."""
 
 _PASSING = frozenset(
     {
@@ -38,7 +40,7 @@ snapshots that are too old or not there yet, transactions that were given up."""
 
 _WRONG_LOGIN = frozenset({18, 8000})
 _NOT_ALLOWED = frozenset({13})
-_TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
+_TOO_LARGE = frozenset({OVERFLOW, 10334, 17280, 17419, 17420})
 
 
 def codes_of(error: PyMongoError) -> set[int]:

@@ -24,6 +24,10 @@ _ROOM = 16 << 20
 _SPARED = 1 << 18
 """Bodies smaller than this stay in it all the same."""
 
+_ROW = 512
+"""How many bytes of that cache a row takes besides its text and its body: for names of fields, entries of indexes, and
+what the server notes of each."""
+
 LINE = 2
 """How many columns of a key name the line, over which groups come into conflict."""
 
@@ -77,6 +81,20 @@ def lines_of(batches: Iterable[Batch]) -> set[Key]:
             elif len(change.prefix) >= _width(change.space):
                 lines.add(line_of(change.prefix))
     return lines
+
+
+def weight_of(batch: Batch) -> int:
+    """About how many bytes of the server's cache a batch takes until it is committed. Nothing of that can be written
+    back before; what is uploaded beforehand does not count."""
+    rows = [change.row for change in batch if isinstance(change, Create | Ensure | Put)]
+    uploaded = {id(row) for _, row in _outgrown([batch])}
+    weight = _ROW * len(rows)
+    for row in rows:
+        # What the key has is in the index as well.
+        weight += sum(len(value) for value in (*row.key, *row.key, *row.columns) if not isinstance(value, int))
+        if id(row) not in uploaded:
+            weight += len(row.body)
+    return weight
 
 
 def _width(space: Space) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from redis import exceptions
 from redis.asyncio.connection import Connection, parse_url
 
-from holdfast.backends.network import Interrupted
+from holdfast.backends.network import PACE, Interrupted
 from holdfast.backends.redis import errors
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.urls import without_password
@@ -96,8 +96,9 @@ class Links:
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         link = await self._take()
         try:
-            async with asyncio.timeout(self._patience):
-                await link.send_packed_command(link.pack_commands(commands), check_health=False)
+            packed = link.pack_commands(commands)
+            async with asyncio.timeout(self._patience + sum(map(len, packed)) / PACE):
+                await link.send_packed_command(packed, check_health=False)
                 answers = [await _answer(link) for _ in commands]
         except (*_BROKEN, TimeoutError) as error:
             await link.disconnect(nowait=True)

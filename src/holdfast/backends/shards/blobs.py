@@ -175,6 +175,8 @@ class Patient(Blobs):
             if loop.time() + pause >= deadline:
                 raise Interrupted(why)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come back at once
+            if loop.time() >= deadline:  # the machine is busy; a try would only be broken off in the middle
+                raise Interrupted(why)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from holdfast.backends.commits import Outcome, again, size_of
-from holdfast.backends.network import Interrupted
+from holdfast.backends.network import Interrupted, longer_for
 from holdfast.backends.port import Batch
 from holdfast.backends.shards.blobs import check_deadline, within
 from holdfast.backends.shards.core import Core
@@ -93,9 +93,10 @@ class Lanes:
     async def _group(self, lane: Lane) -> None:
         group = _next_group(lane.queued)
         outcomes: Sequence[Outcome]
-        with within(self._timeout):
+        batches = [ticket.batch for ticket in group]
+        with within(self._timeout + longer_for(batches)):
             try:
-                outcomes = await self._commit(lane, [ticket.batch for ticket in group])
+                outcomes = await self._commit(lane, batches)
             except Exception as error:  # noqa: BLE001 - the answer to all of them
                 outcomes = [error] + [again(error) for _ in group[1:]]
             for ticket, outcome in zip(group, outcomes, strict=True):

@@ -60,7 +60,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 _PAGES_WRITTEN = apsw.SQLITE_DBSTATUS_CACHE_WRITE
-_CHECKPOINT_PAGES = 1_000
+_CHECKPOINT_PAGES = 4_000
+"""Of 16 MB of log, so that one in some hundred commits waits for it."""
+
 _LARGE_LOG_PAGES = 10_000
 _VACUUM = "PRAGMA incremental_vacuum(1000)"
 _MERGED_PAGES = 500

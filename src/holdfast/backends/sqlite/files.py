@@ -122,6 +122,8 @@ def connect(settings: Settings, *, create: bool = False) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     # The plan of a query is not to depend on what is bound: otherwise, binding makes SQLite plan it again.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    # The store writes the log back itself: SQLite would not tell of a flush that failed, and try it again.
+    connection.wal_autocheckpoint(0)
     connection.set_busy_handler(Patience(settings.busy_timeout))
     return connection
 

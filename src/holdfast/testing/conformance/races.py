@@ -132,7 +132,7 @@ class Races(Suite):
         def watch(backend: Backend) -> int:
             seen = 0
             looks = 0
-            while not stop.is_set():
+            while not looks or not stop.is_set():  # once at least, also where the machine is busy with the others
                 least = acknowledged
                 found = run(backend.read([Scan(NODES, ()), Scan(STEPS, ()), Scan(NODES, (), reverse=True, limit=1)]))
                 versions = {int(row.body) for rows in found for row in rows}
