@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.agents import Machine, PersistentAgent
-from holdfast.agents.specs import registry
+from holdfast.agents.declared.specs import registry
 from holdfast.backends.memory import Memory
 from holdfast.backends.spaces import EVENTS, LINKS
 from holdfast.store import Store

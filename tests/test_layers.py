@@ -161,7 +161,7 @@ def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
 def write_package(directory: Path, files: dict[str, str]) -> Path:
     """A synthetic `holdfast` with the given files, importable from a directory."""
     package = directory / "holdfast"
-    for name, text in {"__init__.py": "", "errors.py": "", **files}.items():
+    for name, text in {"__init__.py": "", "errors.py": "", "agents/__init__.py": "", **files}.items():
         path = package / name
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent / "__init__.py").touch()

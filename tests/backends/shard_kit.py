@@ -31,10 +31,10 @@ class InMemory(Blobs):
 
     async def create(self, name: str, data: bytes) -> bool:
         self.asked["create"] += 1
-        if name in self.objects:
+        made = (data, time.time())
+        if self.objects.setdefault(name, made) is not made:  # at once: other stores have threads of their own
             return False
         self.written += len(data)
-        self.objects[name] = (data, time.time())
         return True
 
     async def put(self, name: str, data: bytes) -> None:
@@ -111,7 +111,7 @@ class Through(Blobs):
 class Process:
     """What a process that has the store open works with; several of them may share the objects."""
 
-    def __init__(self, blobs: Blobs, grace: float = 1000.0, patience: float = 0.05, timeout: float = 5.0) -> None:
+    def __init__(self, blobs: Blobs, grace: float = 1000.0, patience: float = 0.05, timeout: float = 60.0) -> None:
         self.blobs = Patient(blobs)
         self.timeout = timeout
         self.core = Core(self.blobs, "memory", grace, patience)

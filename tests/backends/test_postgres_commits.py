@@ -28,6 +28,7 @@ from holdfast.testing.conformance import Driven
 from holdfast.testing.rows import row_of, step
 from tests import servers
 from tests.backends.postgres_databases import emptied, emptied_pooled
+from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.processes import HOST
 from tests.servers.proxy import Proxy
 
@@ -346,13 +347,20 @@ def test_what_passes_is_tried_again(store: Driven, url: str, state: str) -> None
 
 
 def test_what_does_not_pass_is_given_up(url: str) -> None:
-    store = opened(url, timeout=2)
-    with (
-        _trigger(url, "RAISE EXCEPTION 'never' USING ERRCODE = '40001'"),
-        pytest.raises(Transient, match="never") as caught,
-    ):
-        store.apply(Create(STEPS, step(0)))
-    assert not isinstance(caught.value, Uncertain)
+    store = opened(url)
+
+    def given_up(seconds: float) -> None:
+        with (
+            _trigger(url, "RAISE EXCEPTION 'never' USING ERRCODE = '40001'"),
+            hurried(store.backend, seconds),
+            pytest.raises(Transient) as caught,
+        ):
+            store.apply(Create(STEPS, step(0)))
+        if isinstance(caught.value, Uncertain):  # the last try was broken off
+            raise TooSoon(caught.value)
+        assert "never" in str(caught.value)
+
+    given_time(given_up, 1)
     store.close()
 
 
@@ -363,8 +371,14 @@ def test_too_many_connections(url: str) -> None:
     lonely = url.replace("//app@", "//lonely@")
     try:
         first = opened(lonely)
-        with pytest.raises(Transient, match="too many connections"):
-            opened(lonely, timeout=0.4)
+
+        def refused(seconds: float) -> None:
+            with pytest.raises(Transient) as caught:
+                opened(lonely, timeout=seconds)
+            if "too many connections" not in str(caught.value):
+                raise TooSoon(caught.value)
+
+        given_time(refused, 0.4)
         first.close()
         second = opened(lonely)
         assert second.scan(LINES) == []
@@ -389,12 +403,12 @@ def test_connections_that_the_server_ended(store: Driven, url: str) -> None:
 
 
 def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
-    store = opened(url, timeout=2)
+    store = opened(url)
     store.fill(LINES, [LINE])
     with psycopg.connect(url) as holder:
         holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "line")])
         began = time.monotonic()
-        with pytest.raises(Uncertain, match="did not say"):
+        with hurried(store.backend, 1), pytest.raises(Uncertain, match="did not say"):
             store.apply(*NEXT)
         assert time.monotonic() - began < 60
         backend = store.backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 import threading
@@ -33,6 +34,7 @@ from holdfast.backends.waiting import run
 from holdfast.errors import Config, Denied, HoldfastError, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import row_of, step
 from tests.servers import RedisServer, redis, redis_server
+from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.processes import wait_for
 
 
@@ -267,28 +269,45 @@ def test_replicas_have_it_before_it_is_acknowledged() -> None:
     with redis_server() as primary, redis_server(replicaof=f"127.0.0.1 {primary.port}") as replica:
         with raw(replica) as other:
             wait_for(lambda: _linked(other), "the replica")
-            with opened(primary.url, replicas=1, timeout=10) as store:
+            with opened(primary.url, replicas=1, timeout=120) as store:
                 for seq in range(5):
                     assert run(store.apply([Create(STEPS, step(seq))])) is None
                     assert other.zcard("{holdfast}:steps.keys:tenant+line+") == seq + 1
-            with pytest.raises(Transient, match="replica"):
-                run(Redis.open(replica.url, timeout=0.5))
+
+            def refused(seconds: float) -> None:
+                with pytest.raises(Transient) as caught:
+                    run(Redis.open(replica.url, timeout=seconds))
+                _in_time("replica", caught.value)
+
+            given_time(refused, 0.5)
         replica.kill()
-        with opened(primary.url, replicas=1, timeout=1) as store, pytest.raises(Uncertain, match="0 of 1 replicas"):
-            run(store.apply([Create(STEPS, step(5))]))
+        with opened(primary.url, replicas=1, timeout=120) as store:
+
+            def lonely(seconds: float) -> None:
+                with hurried(store, seconds), pytest.raises(Uncertain) as caught:
+                    run(store.apply([Put(STEPS, step(5))]))
+                _in_time("0 of 1 replicas", caught.value)
+
+            given_time(lonely, 1)
         with opened(primary.url) as store:
             assert seqs(store) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_primary_that_became_a_replica_is_not_read_from() -> None:
-    with redis_server() as server, raw(server) as other, opened(server.url, timeout=2) as store:
+    with redis_server() as server, raw(server) as other, opened(server.url) as store:
         run(store.apply([Create(STEPS, step(0))]))
         other.replicaof("127.0.0.1", "9")  # nobody is there: it keeps what it has, and lags
-        with pytest.raises(Transient, match="replica"):
-            run(store.read([Scan(STEPS, ())]))
-        with pytest.raises(Transient) as caught:
-            run(store.apply([Create(STEPS, step(1))]))
-        assert not isinstance(caught.value, Uncertain)
+
+        def refused(seconds: float) -> None:
+            with hurried(store, seconds), pytest.raises(Transient) as caught:
+                run(store.read([Scan(STEPS, ())]))
+            _in_time("replica", caught.value)
+            with hurried(store, seconds), pytest.raises(Transient) as caught:
+                run(store.apply([Create(STEPS, step(1))]))
+            _in_time("READONLY|replica", caught.value)
+            assert not isinstance(caught.value, Uncertain)
+
+        given_time(refused, 1)
         other.replicaof("NO", "ONE")
         assert run(store.apply([Create(STEPS, step(2))])) is None
         assert seqs(store) == [0, 2]
@@ -296,15 +315,26 @@ def test_a_primary_that_became_a_replica_is_not_read_from() -> None:
 
 def test_a_replica_that_has_nothing_yet_lost_nothing() -> None:
     empty, server = redis_server(), redis_server()
-    with empty, server, raw(server) as other, opened(server.url, timeout=2) as store:
+    with empty, server, raw(server) as other, opened(server.url) as store:
         other.replicaof("127.0.0.1", str(empty.port))
         wait_for(lambda: _linked(other), "the replica")
-        for call in (lambda: store.read([Scan(STEPS, ())]), lambda: store.apply([Create(STEPS, step())])):
-            with pytest.raises(Transient, match="replica"):
-                run(call())
+
+        def refused(seconds: float) -> None:
+            for call in (lambda: store.read([Scan(STEPS, ())]), lambda: store.apply([Create(STEPS, step())])):
+                with hurried(store, seconds), pytest.raises(Transient) as caught:
+                    run(call())
+                _in_time("replica", caught.value)
+
+        given_time(refused, 1)
         other.replicaof("NO", "ONE")
         with pytest.raises(Unavailable, match="lost the store's data"):
             run(store.read([Scan(STEPS, ())]))
+
+
+def _in_time(why: str, error: Transient) -> None:
+    """The server had the time to say why."""
+    if not re.search(why, str(error)):
+        raise TooSoon(error)
 
 
 def _linked(replica: client.Redis) -> None:
@@ -392,7 +422,7 @@ def test_a_server_that_lost_its_data_is_not_taken_for_an_empty_store(lose: Any) 
 
 
 def test_a_server_that_is_killed_and_comes_back_loses_nothing() -> None:
-    with redis_server() as server, opened(server.url) as store:
+    with redis_server() as server, opened(server.url, timeout=150) as store:
         stop = threading.Event()
 
         def write(branch: int) -> int:
@@ -417,22 +447,22 @@ def test_a_server_that_is_killed_and_comes_back_loses_nothing() -> None:
 
 
 def test_a_server_that_is_gone() -> None:
-    with redis_server() as server, opened(server.url, timeout=2) as store:
+    with redis_server() as server, opened(server.url) as store:
         run(store.apply([Create(STEPS, step())]))
         server.kill()
-        with pytest.raises(Transient):
+        with hurried(store, 1), pytest.raises(Transient):
             run(store.read([Scan(STEPS, ())]))
-        with pytest.raises(Transient):
+        with hurried(store, 1), pytest.raises(Transient):
             run(store.apply([Create(STEPS, step(1))]))
         server.restart()
         assert set(seqs(store)) <= {0, 1}
 
 
 def test_a_server_that_stands_still() -> None:
-    with redis_server() as server, opened(server.url, timeout=2) as store:
+    with redis_server() as server, opened(server.url) as store:
         run(store.apply([Create(STEPS, step())]))
         server.pause()
-        with pytest.raises(Uncertain):
+        with hurried(store, 1), pytest.raises(Uncertain):
             run(store.apply([Create(STEPS, step(1))]))
         server.resume()
         assert run(store.apply([Create(STEPS, step(2))])) is None
@@ -443,7 +473,7 @@ def test_a_connection_that_never_answers_is_not_waited_for_to_the_end() -> None:
     with (
         redis_server() as server,
         _deaf_at_first(server.port) as port,
-        opened(f"redis://127.0.0.1:{port}", timeout=8) as store,
+        opened(f"redis://127.0.0.1:{port}?socket_timeout=3", timeout=120) as store,
     ):
         assert run(store.apply([Create(STEPS, step(0))])) is None
 
@@ -483,7 +513,7 @@ def test_what_is_in_use_when_links_are_closed_is_closed_after() -> None:
     with redis_server() as server:
 
         async def main() -> None:
-            links = Links(address(server.url), 5, server.url)
+            links = Links(address(server.url), 60, server.url)
             asked = asyncio.create_task(links.ask(("BLPOP", "nothing", 0.3)))
             await asyncio.sleep(0.1)
             await links.close()

@@ -183,18 +183,18 @@ def test_a_reader_comes_to_an_end_though_others_never_rest() -> None:
 # Writers that die
 
 
-def dying(blobs: InMemory, kind: str, part: str) -> Process:
-    """A process that dies when it is about to do something, and does nothing more."""
-    dead = False
+def dying(blobs: InMemory, kind: str, part: str) -> tuple[Process, asyncio.Event]:
+    """A process that dies when it is about to do something, and does nothing more; and when it has."""
+    dead = asyncio.Event()
 
     async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
-        nonlocal dead
-        dead = dead or (asked == kind and part in name)
-        if dead:
+        if asked == kind and part in name:
+            dead.set()
+        if dead.is_set():
             await asyncio.sleep(3600)
         return await ask()
 
-    return Process(Through(blobs, way))
+    return Process(Through(blobs, way), timeout=1.0), dead
 
 
 @pytest.mark.parametrize("part", ["line=b", "transactions/"])
@@ -202,11 +202,12 @@ def test_what_a_dead_writer_prepared_does_not_count_and_holds_nobody_up_for_long
     async def main() -> None:
         blobs = InMemory()
         await Process(blobs).apply(*both(1))
-        dead = asyncio.ensure_future(dying(blobs, "create", part).apply(*both(2)))
-        await asyncio.sleep(0.01)
+        victim, died = dying(blobs, "create", part)
+        dead = asyncio.ensure_future(victim.apply(*both(2)))
+        await died.wait()
         other = Process(blobs, patience=0.1)
+        began = clock()  # the time that it is given counts from when it is first seen
         assert {row.body for row in (await other.read(Scan(STEPS, ())))[0]} == {b"1"}
-        began = clock()
         assert await other.apply(Put(STEPS, step(0, line="a", body=b"3"))) is None
         assert clock() - began >= 0.09, "it was not given its time"
         assert [row.body for row in await cold(blobs)] == [b"3", b"1"]
@@ -295,6 +296,24 @@ def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(
         with pytest.raises(Denied if lost is None else Interrupted) as caught:
             await Process(Through(InMemory(), way)).apply(Put(STEPS, step(0)))
         assert lost is None or getattr(caught.value, "sent", None) is True
+
+    asyncio.run(main())
+
+
+def test_a_try_that_comes_too_late_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine sleeps for longer than it should: what was broken off in the middle would be uncertain."""
+    monkeypatch.setattr("holdfast.backends.shards.blobs.random.uniform", lambda least, most: 50.0)
+
+    async def main() -> None:
+        async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
+            if asked == "create":
+                await asyncio.sleep(0)
+                raise Interrupted("refused")
+            return await ask()
+
+        with pytest.raises(Interrupted, match="refused") as caught:
+            await Process(Through(InMemory(), way), timeout=0.2).apply(Put(STEPS, step(0)))
+        assert not caught.value.sent
 
     asyncio.run(main())
 

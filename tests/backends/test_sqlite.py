@@ -540,7 +540,7 @@ def test_closing_waits_for_readers_and_writers(path: Path) -> None:
     for thread in closers:
         thread.start()
     for thread in [*closers, *workers]:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
     stop.set()
     assert [type(error) for error in trouble] == [Unavailable] * 4
@@ -556,7 +556,7 @@ def test_connections_beyond_what_is_kept_are_closed(store: SQLite) -> None:
 
     def borrow() -> None:
         cursors.append(store._connections.borrow(threading.get_ident()))
-        barrier.wait(30)
+        barrier.wait(120)
         store._connections.give_back(threading.get_ident(), good=True)
 
     threads = [threading.Thread(target=borrow) for _ in range(20)]

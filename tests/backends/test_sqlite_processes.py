@@ -92,7 +92,7 @@ for k in range(6):
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
 stop.set()
 for thread in threads:
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
 assert not failures, failures
 found = run(store.read([Scan(NODES, ("t",))]))[0]
@@ -124,7 +124,7 @@ def start(script: str, path: Path, name: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=300)
     assert (process.returncode, output, errors) == (0, "", "")
 
 

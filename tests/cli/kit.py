@@ -106,11 +106,28 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "holdfast", *map(str, arguments)]
 
 
+COMPLETING = [
+    sys.executable,
+    "-c",
+    "import sys; from holdfast.cli import completing, main; completing._SECONDS = 100.0; sys.exit(main.main())",
+]
+"""The words that run a command which has time to complete what was typed, also on a machine that is busy."""
+
+
+def completed(**env: str) -> Result:
+    """What a shell is told that asks, as its environment says, for what may follow."""
+    return _spawned(COMPLETING, env, "")
+
+
 def spawn(*arguments: str | Path, env: Mapping[str, str] | None = None, typed: str = "") -> Result:
     """Run a command in a process of its own, with pipes."""
+    return _spawned(command(*arguments), env or {}, typed)
+
+
+def _spawned(words: list[str], env: Mapping[str, str], typed: str) -> Result:
     done = subprocess.run(
-        command(*arguments),
-        env=environment(**(env or {})),
+        words,
+        env=environment(**env),
         input=typed,
         capture_output=True,
         text=True,

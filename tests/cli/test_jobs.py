@@ -177,7 +177,7 @@ def test_work_waits_for_jobs_and_ends_with_ctrl_c(url: str, hf: Hf) -> None:
         terminal.expect("a: ok")
         terminal.send("\x03")
         assert terminal.wait() == 130
-    assert {each["outcome"] for each in hf("jobs", "log", "a", "--json").records} == {"ok"}
+    assert hf("jobs", "log", "a", "--json").records[-1]["outcome"] == "ok"  # a later one may have been cut short
 
 
 def test_ctrl_c_ends_a_run_between_two_steps(url: str, hf: Hf, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_names_are_completed(url: str, hf: Hf) -> None:
 
     def completed(line: str) -> str:
         env = {"HOLDFAST_STORE": url, "_HOLDFAST_COMPLETE": "bash_complete", "HOLDFAST_LINE": f"holdfast {line}"}
-        return kit.spawn(env=env).out
+        return kit.completed(**env).out
 
     assert "nightly" in completed("jobs run n")
     assert "weekly" not in completed("jobs run n")

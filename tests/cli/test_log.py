@@ -29,7 +29,7 @@ def test_the_history_of_the_latest(hf: Hf) -> None:
     top = found.lines[:6]
     assert top[0] == "checkpoint c5 (HEAD -> main)"
     assert top[1] == "Step:     5 on main"
-    assert re.fullmatch(r"Date:     \w{3} \w{3} \d\d [\d:]{8} \d{4} [+-]\d{4} \(\d+ seconds? ago\)", top[2])
+    assert re.fullmatch(r"Date:     \w{3} \w{3} \d\d [\d:]{8} \d{4} [+-]\d{4} \(\d+ (second|minute)s? ago\)", top[2])
     assert top[3:5] == ["Kind:     save", 'Metadata: {"source":"loop","n":5}']
     assert "checkpoint c1 (name: good, tag: seen)" in found.lines
     assert "    messages[6], count=5" in found.lines

@@ -483,7 +483,7 @@ def test_scopes_and_keys_are_completed(filled: Hf, url: str) -> None:
 
     def completed(line: str) -> list[str]:
         env = {"HOLDFAST_STORE": url, "_HOLDFAST_COMPLETE": "bash_complete", "HOLDFAST_LINE": f"holdfast {line}"}
-        return [each.removeprefix("plain,") for each in kit.spawn(env=env).out.split()]
+        return [each.removeprefix("plain,") for each in kit.completed(**env).out.split()]
 
     assert completed("state get agent") == [RESEARCHER, "agent:researcher/step:fetch"]
     assert completed(f"state get {RESEARCHER} ") == ["mood", "plan"]

@@ -187,6 +187,7 @@ def test_progress_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> Non
 
     progress = Progress("Trying")
     assert progress._text(50, 100, "", 10.0).rstrip() == f"Trying [{'#' * 12}{'.' * 12}]  50% 50/100, 10s left"
+    assert progress._text(100, 100, "", 10.0).rstrip() == f"Trying [{'#' * 24}] 100% 100/100"
     assert [_span(9), _span(75), _span(7322)] == ["9s", "1m15s", "2h02m"]
 
 

@@ -88,7 +88,7 @@ def test_times_in_words(back: timedelta, said: str) -> None:
 def test_times_on_this_clock() -> None:
     assert local(NOW).endswith(f"{NOW.astimezone():%z}")
     assert "2026" in local(NOW)
-    assert ago(datetime.now(UTC)) == "0 seconds ago"
+    assert re.fullmatch(r"\d+ seconds? ago", ago(datetime.now(UTC)))
 
 
 def test_plurals_and_first_lines() -> None:

@@ -278,14 +278,14 @@ def test_locks_are_renewed_in_a_forked_child() -> None:
         def hold() -> None:
             with cache._lock, memory._lock:  # type: ignore[attr-defined]
                 held.set()
-                done.wait(10)
+                done.wait(120)
 
         thread = threading.Thread(target=hold)
         thread.start()
-        held.wait(10)
+        assert held.wait(120)
         child = os.fork()
         if child == 0:  # pragma: no cover - in the child
-            signal.alarm(20)
+            signal.alarm(120)
             os._exit(0 if store.get("t").state == {"n": 1} else 1)
         done.set()
         thread.join()

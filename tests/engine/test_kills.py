@@ -27,7 +27,7 @@ def one_round(url: str, chance: random.Random, acknowledged: dict[str, dict[str,
     try:
         first = writers[0].stdout
         assert first is not None
-        said = [first.readline()]  # they are under way
+        said = [first.readline() for _ in range(3)]  # they are under way
         time.sleep(chance.uniform(0, 0.25))
     finally:
         for writer in writers:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from holdfast.hooks import Call, Veto
 from holdfast.hooks import later as later_module
 from holdfast.hooks.recorded import LINE
 from holdfast.security import tracing
-from holdfast.security.events import DIGEST, digest_of
+from holdfast.security.events import DIGEST, digest
 from tests.hooks.kit import async_store, events, store
 
 
@@ -149,7 +150,7 @@ def test_executions_are_recorded_together_by_steps_that_cover_them() -> None:
         point = run(held.engine.lines.find(Line("", LINE), id))
         header = run(held.engine.heads.head(Line("", LINE), point)).header
         covered = [(row.columns, b"") for row in rows if row.key[2] == id]
-        assert held.engine.ground.codec.unpack(header.metadata) == {DIGEST: digest_of(covered)}
+        assert held.engine.ground.codec.unpack(header.metadata) == {DIGEST: digest(covered)}
     told = held.hooks.history("look", limit=100)
     assert [each.cause for each in told] == [each.id for each in held.state().history()]
     held.close()
@@ -185,10 +186,11 @@ def test_oldest_are_dropped_where_too_many_wait_and_that_is_reported(
     held.close()
 
 
-def test_closing_waits_for_what_is_left() -> None:
+def test_closing_waits_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     held = store()
     seen: list[int] = []
     held.hooks.after("state.set")(lambda call: seen.append(call.value))
+    monkeypatch.setattr(held.engine.hooks, "close", partial(held.engine.hooks.close, 60))  # however busy the machine
     for n in range(30):
         held.state()["k"] = n
     held.close()
@@ -198,9 +200,15 @@ def test_closing_waits_for_what_is_left() -> None:
 
 def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     held = store()
-    go_on = threading.Event()
-    held.hooks.after("state.set", name="stuck")(lambda call: go_on.wait(30))
+    going, go_on = threading.Event(), threading.Event()
+
+    @held.hooks.after("state.set", name="stuck")
+    def stuck(call: Call) -> None:
+        going.set()
+        assert go_on.wait(60)
+
     held.state()["k"] = 1
+    assert going.wait(60)  # what has begun is not dropped
     held.state()["k"] = 2
     held.engine.hooks.close(0.05)
     assert "after-hooks were not done" in caplog.text

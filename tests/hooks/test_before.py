@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -169,9 +170,20 @@ def _crash(call: Call) -> None:
     raise RuntimeError("the secret is hunter-two")
 
 
+_released = threading.Event()
+
+
 def _hang(call: Call) -> str:
-    time.sleep(0.3)
+    assert _released.wait(60)
     return "too late"
+
+
+@pytest.fixture
+def released() -> Iterator[None]:
+    """Hooks that hang do so until the test is over."""
+    _released.clear()
+    yield
+    _released.set()
 
 
 async def _crash_async(call: Call) -> None:
@@ -201,6 +213,7 @@ FAILING = {
 }
 
 
+@pytest.mark.usefixtures("released")
 @pytest.mark.parametrize("name", FAILING)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_hook_that_fails_does_not_block(name: str, kind: str) -> None:
@@ -217,6 +230,7 @@ def test_hook_that_fails_does_not_block(name: str, kind: str) -> None:
     _close(held)
 
 
+@pytest.mark.usefixtures("released")
 @pytest.mark.parametrize("name", FAILING)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_hook_that_fails_closed_refuses(name: str, kind: str) -> None:
@@ -294,10 +308,11 @@ def test_sync_hook_does_not_block_the_event_loop() -> None:
 
 def test_cancelled_setting_cancels_the_hook() -> None:
     held = async_store()
-    ended: list[str] = []
+    going, ended = asyncio.Event(), list[str]()
 
     @held.hooks.before("state.set", budget=30)
     async def slow(call: Call) -> None:
+        going.set()
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
@@ -306,7 +321,7 @@ def test_cancelled_setting_cancels_the_hook() -> None:
 
     async def main() -> None:
         setting = asyncio.create_task(held.state().set("k", 1))
-        await asyncio.sleep(0.02)
+        await going.wait()
         setting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await setting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def test_stored_form(header: Header, state: dict[str, Any]) -> None:
 @given(headers, headers)
 def test_the_hash_covers_the_header(one: Header, other: Header) -> None:
     def named(header: Header) -> Header:  # a parent is named by its hash; its place is only a hint
-        return dataclasses.replace(header, parents=tuple(Parent(0, 0, parent.commit) for parent in header.parents))
+        return header._replace(parents=tuple(Parent(0, 0, parent.commit) for parent in header.parents))
 
     assert (Step(one).commit == Step(other).commit) == (named(one) == named(other))
 

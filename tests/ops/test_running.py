@@ -24,6 +24,7 @@ from holdfast.ops.jobs import AsyncJobs, Book, Jobs
 from holdfast.ops.kinds import Context, Kind, Kinds
 from holdfast.ops.running import Ended, _start, run_job
 from holdfast.store import Operations
+from tests.agents.autosaved import until
 from tests.ops.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed
 
 LIFE = 0.6
@@ -155,25 +156,25 @@ def test_only_one_runs_a_job_at_a_time() -> None:
 
 
 def test_a_run_that_takes_longer_than_a_lease_holds_keeps_it() -> None:
-    def work(job: Context) -> None:
-        time.sleep(2.5 * LIFE)  # in one call: nothing is asked of the store meanwhile
+    clock, refused = Clock(), list[int]()
 
-    store, kinds = timed(time.time_ns), knows(Kind("slow", "", work))
-    Jobs(store, kinds).add("a", "slow")
-    results: list[Ended] = []
-    thread = threading.Thread(target=lambda: results.append(once(store, kinds, life=LIFE)))
-    thread.start()
-    until = time.monotonic() + 2 * LIFE
-    refused = 0
-    while time.monotonic() < until:
-        time.sleep(LIFE / 10)
-        if token(store) is not None and not results:
+    def work(job: Context) -> None:  # in one call: nothing is asked of the store by it
+        for turn in range(4):
+            clock.now += int(0.8 * LIFE * SECOND)
+            until(lambda: shown() == clock.now, 60)
             with pytest.raises(Conflict):
                 once(store, kinds, life=LIFE)
-            refused += 1
-    thread.join()
-    assert refused
-    assert results[0].run.ok
+            refused.append(turn)
+
+    def shown() -> Any:
+        held = token(store)
+        assert held is not None
+        return held.columns[1]
+
+    store, kinds = timed(clock), knows(Kind("slow", "", work))
+    Jobs(store, kinds).add("a", "slow")
+    assert once(store, kinds, life=LIFE).run.ok
+    assert refused == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("make", [steps, plain_steps], ids=["coroutine", "plain"])
@@ -346,7 +347,8 @@ def test_cancelling_is_noted() -> None:
         jobs = AsyncJobs(awaited(store), kinds)
         await jobs.add("a", "endless")
         task = asyncio.create_task(jobs.run("a"))
-        await asyncio.sleep(0.3)
+        while not store.threads():
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -359,11 +361,12 @@ def test_cancelling_is_noted() -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -> None:
     """Nobody else may begin while it is at work. One who does not wait leaves the lease to run out."""
-    store, at_work, ended = timed(time.time_ns), threading.Event(), threading.Event()
+    store, go_on, ended = timed(time.time_ns), threading.Event(), threading.Event()
+    at_work: list[Any] = []
 
     def slow(job: Context) -> None:
-        at_work.set()
-        time.sleep(0.3)  # within a step, in which nothing can stop it
+        at_work.append(job)
+        assert go_on.wait(120)  # within a step, in which nothing can stop it
         ended.set()
         while True:
             job.progress(1, None, "")
@@ -375,16 +378,22 @@ def test_a_plain_function_is_waited_for_when_its_task_is_cancelled(times: int) -
         jobs = AsyncJobs(awaited(store), kinds)
         await jobs.add("a", "plain")
         task = asyncio.create_task(jobs.run("a"))
-        while not at_work.is_set():
+        while not at_work:
             await asyncio.sleep(0.001)
-        for _ in range(times):
+        task.cancel()
+        while not at_work[0].holding.asked:
+            await asyncio.sleep(0.001)
+        assert not (await asyncio.wait({task}, timeout=0.05))[0]
+        if times == 1:
+            go_on.set()
+        else:
             task.cancel()
-            await asyncio.sleep(0.05)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert ended.is_set() is (times == 1)
         assert (token(store) is None) is (times == 1)
         assert (await jobs.get("a")).runs[0].outcome == ("stopped" if times == 1 else "running")
+        go_on.set()
 
     asyncio.run(main())
 
@@ -404,7 +413,7 @@ def test_a_plain_function_that_never_began_is_not_waited_for() -> None:
             task = asyncio.create_task(jobs.run("a"))
             await asyncio.sleep(0.1)
             task.cancel()
-            await asyncio.sleep(0.05)
+            await asyncio.wait({task}, timeout=60)
             free.set()
             with pytest.raises(asyncio.CancelledError):
                 await task

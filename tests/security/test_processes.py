@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Denied
+from tests.agents.autosaved import until
 
 READER = """
 import sys, time, holdfast
@@ -25,6 +26,7 @@ with holdfast.open(sys.argv[1]) as store:
             state["plan"]
             state["count"] = wrote
             wrote += 1
+            time.sleep(0.005)  # or else a machine that is slow to look has ever more to look at
         except Denied as denied:
             print(time.time_ns(), denied.code, wrote, flush=True)
             break
@@ -38,16 +40,19 @@ def test_a_revoked_grant_is_gone_in_other_processes(tmp_path: Path, kind: str) -
         store.state(agent="a")["plan"] = 0
         given = store.access.grant("agent:b", "both", "agent:a")
         with subprocess.Popen([sys.executable, "-c", READER, url], stdout=subprocess.PIPE, text=True) as reader:
-            assert reader.stdout is not None
-            assert reader.stdout.readline() == "ready\n"
-            time.sleep(0.1)
-            store.access.revoke(given)
-            revoked = time.time_ns()
-            versions = store.state(agent="a").item("count").version
-            when, code, wrote = reader.stdout.readline().split()
-            assert reader.wait(30) == 0
+            try:
+                assert reader.stdout is not None
+                assert reader.stdout.readline() == "ready\n"
+                until(lambda: "count" in store.state(agent="a"), 60)
+                store.access.revoke(given)
+                revoked = time.time_ns()
+                versions = store.state(agent="a").item("count").version
+                when, code, wrote = reader.stdout.readline().split()
+                assert reader.wait(60) == 0
+            finally:
+                reader.kill()
         assert code == "grant-revoked"
-        assert int(when) - revoked < 5 * 10**9
+        assert int(when) - revoked < 30 * 10**9
         # Not one write came after it was revoked, and all before it are there.
         assert store.state(agent="a").item("count").version == versions
         assert store.state(agent="a")["count"] == int(wrote) - 1
@@ -76,7 +81,7 @@ def test_several_processes_note_what_they_do(tmp_path: Path) -> None:
     names = ["a", "b", "c"]
     with holdfast.open(url) as store:
         started = [subprocess.Popen([sys.executable, "-c", WRITER, url, name]) for name in names]
-        assert [process.wait(60) for process in started] == [0, 0, 0]
+        assert [process.wait(300) for process in started] == [0, 0, 0]
         for name in names:
             assert len(store.audit(actor=f"agent:{name}", kind="denied", limit=1000)) == 20
             assert len(store.audit(actor=f"agent:{name}", kind="change", limit=1000)) == 20

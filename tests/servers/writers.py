@@ -12,7 +12,7 @@ import holdfast
 from holdfast.errors import NotFound, Transient, Uncertain
 
 SHARED = "shared"
-_PATIENCE = 90.0
+_PATIENCE = 200.0
 
 Saved = tuple[str, str, int]
 """A thread of the store, a writer and its number."""
@@ -52,6 +52,13 @@ class Writers:
         deadline = time.monotonic() + _PATIENCE
         while len(self.acknowledged) < count and not self.failed:
             assert time.monotonic() < deadline, "the writers make no headway"
+            time.sleep(0.005)
+
+    def wait_for_failures(self, count: int) -> None:
+        """Until so many failed."""
+        deadline = time.monotonic() + _PATIENCE
+        while len(self.failed) < count:
+            assert time.monotonic() < deadline, "no writer noticed"
             time.sleep(0.005)
 
     def check(self, url: str) -> None:

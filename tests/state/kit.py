@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import pytest
+
 from holdfast.backends.memory import Memory
 from holdfast.backends.port import Backend, Batch
 from holdfast.backends.registry import backend_for
@@ -15,6 +17,7 @@ from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.store import AsyncStore, Store
+from tests.agents.autosaved import until
 
 SECOND = 10**9
 
@@ -32,6 +35,24 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
+
+
+class Beats:
+    """Counts the signs of life that a worker of a pipeline or of requests gives."""
+
+    def __init__(self, of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, extend = 0, of._extend
+
+        async def counted(*given: Any) -> None:
+            await extend(*given)
+            self.count += 1
+
+        monkeypatch.setattr(of, "_extend", counted)
+
+    def wait(self) -> None:
+        """Wait for a sign that was not yet under way."""
+        enough = self.count + 2
+        until(lambda: self.count >= enough, 60)
 
 
 def store_on(backend: Backend, clock: Callable[[], int], tenant: str = "", *, cache_bytes: int = 1 << 20) -> Store:

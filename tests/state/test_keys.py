@@ -159,10 +159,10 @@ def test_checking_takes_less_than_100_microseconds() -> None:
     keys = [f"plan/é{n}/" + "x" * 200 for n in range(500)]
     best = 1.0
     for turn in range(5):
-        began = time.perf_counter()
+        began = time.thread_time()
         for key in keys:
             names.pack_key(check_key(key + str(turn)))
-        best = min(best, (time.perf_counter() - began) / len(keys))
+        best = min(best, (time.thread_time() - began) / len(keys))
     assert best < 100e-6
 
 

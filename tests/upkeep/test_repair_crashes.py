@@ -20,6 +20,7 @@ from holdfast.engine.drivers import run
 from holdfast.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
+from tests.agents.autosaved import until
 from tests.engine.lines import Clock, store_on
 from tests.engine.pruned import filled
 from tests.upkeep.damage import damage_in, memory
@@ -154,6 +155,7 @@ def test_writers_go_on_while_rows_are_mended(tmp_path: Path) -> None:
         writer = threading.Thread(target=write)
         writer.start()
         try:
+            until(lambda: saved or errors, 60)
             done = store.repair(f"sqlite:///{tmp_path}/copy.db")
         finally:
             over.set()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Backend, Query, Row, Scan
+from holdfast.backends.port import Backend, Batch, Call, Query, Row, Scan
 from holdfast.backends.registry import backend_for
 from holdfast.backends.spaces import JOURNAL, SPACES
 from holdfast.backends.waiting import run
+from holdfast.backends.wrap import Wrapper
 from holdfast.backends.wrap.faults import Faults
 from holdfast.backends.wrap.pair import attach
 from holdfast.backends.wrap.replicate import Behind, Replicate
@@ -27,8 +29,10 @@ def files(folder: Path) -> tuple[str, str]:
 
 
 def pair_url(folder: Path, kind: str = "behind", **options: object) -> str:
+    """Unless told otherwise, with time enough for a machine that is busy."""
     local, remote = files(folder)
-    return compose(kind, local=local, remote=remote, **options)
+    patient = {"drain": 120, **({"patience": 120} if kind == "mirror" else {})}
+    return compose(kind, local=local, remote=remote, **{**patient, **options})
 
 
 def paired(local: Backend, remote: Backend, kind: type[Replicate] = Behind, **settings: Any) -> Replicate:
@@ -72,6 +76,30 @@ def until(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.005)
 
 
+class Held(Wrapper):
+    """A store that holds up calls while its gate is closed."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+        """Somebody waits at the gate, or did."""
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        await self._pass()
+        return await self.inner.read(queries)
+
+    async def apply(self, batch: Batch) -> int | None:
+        await self._pass()
+        return await self.inner.apply(batch)
+
+    async def _pass(self) -> None:
+        if not self.gate.is_set():
+            self.reached.set()
+            await Call(lambda: self.gate.wait(120))
+
+
 class Clock:
     """Stands for the module `time` in a module under test: time passes when the test says so."""
 
@@ -80,6 +108,8 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    perf_counter = monotonic
 
 
 def sqlite(folder: Path, name: str = "store") -> str:

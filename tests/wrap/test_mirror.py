@@ -23,14 +23,14 @@ from holdfast.backends.wrap.mirror import Mirror
 from holdfast.engine.drivers import arun
 from holdfast.errors import Corrupt, Denied, Transient, Uncertain
 from holdfast.testing.rows import step
-from tests.wrap.pairs import contents, contents_at, files, pair_url, paired, settled
+from tests.wrap.pairs import Held, contents, contents_at, files, pair_url, paired, settled
 
 
 def down() -> Transient:
     return Transient("the remote store is down")
 
 
-def mirror(local: Backend, remote: Backend, patience: float = 5.0, *, strict: bool = False) -> Mirror:
+def mirror(local: Backend, remote: Backend, patience: float = 120.0, *, strict: bool = False) -> Mirror:
     store = paired(local, remote, Mirror, patience=patience, strict=strict, drain=0.1)
     assert isinstance(store, Mirror)
     return store
@@ -57,15 +57,21 @@ def test_what_is_acknowledged_is_in_both(drive: str) -> None:
 
 
 def test_many_tasks_wait_together() -> None:
-    store = mirror(Memory(), Faults(Memory(), [Fault("apply", n, delay=0.02) for n in range(1, 500)]))
+    held, local = Held(Memory()), Memory()
+    remote = Faults(held)
+    store = mirror(local, remote)
+    held.gate.clear()
 
     async def main() -> None:
-        await asyncio.gather(*(arun(store.apply([Create(STEPS, step(n))])) for n in range(200)))
+        writes = [asyncio.create_task(arun(store.apply([Create(STEPS, step(n))]))) for n in range(200)]
+        while len((await local.read([Scan(STEPS, ())]))[0]) < 200:
+            await asyncio.sleep(0.001)
+        held.gate.set()
+        await asyncio.gather(*writes)
 
     asyncio.run(main())
-    assert isinstance(store.remote, Faults)
-    assert store.remote.applies < 100
-    assert len(contents(store.remote)["steps"]) == 200
+    assert remote.applies < 100
+    assert len(contents(remote)["steps"]) == 200
     run(store.close())
 
 
@@ -89,6 +95,7 @@ def test_it_goes_on_alone_and_catches_up(drive: str, caplog: pytest.LogCaptureFi
     assert (found["degraded"], found["lag_batches"]) == (1, 10)
     remote.plan.clear()
     settled(store)
+    store._patience = 120
     write(10)
     assert run(store.status())["degraded"] == 0
     assert len(contents(remote)["steps"]) == 11
@@ -107,6 +114,7 @@ def test_a_strict_mirror_does_not_go_on_alone() -> None:
     assert len(contents(store.inner)["steps"]) == 1, "nothing was done"
     remote.plan.clear()
     settled(store)
+    store._patience = 120
     assert run(store.apply([Create(STEPS, step(1))])) is None
     assert len(contents(remote)["steps"]) == 2
     run(store.close())
@@ -114,13 +122,13 @@ def test_a_strict_mirror_does_not_go_on_alone() -> None:
 
 def test_a_closed_mirror_leaves_nobody_waiting() -> None:
     remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
-    store = mirror(Memory(), remote, patience=30)
+    store = mirror(Memory(), remote, patience=300)
 
     async def main() -> None:
         write = asyncio.create_task(arun(store.apply([Create(STEPS, step(0))])))
         await asyncio.sleep(0.1)
         await arun(store.close())
-        await asyncio.wait_for(write, 5)
+        await asyncio.wait_for(write, 100)
 
     asyncio.run(main())
 
@@ -163,6 +171,7 @@ def test_without_a_sound_copy_the_damage_is_shown() -> None:
     remote.plan.append(Fault("read", 1, down, times=10_000))
     assert run(store.read([Scan(STEPS, ())])) == [[broken]]
     remote.plan.clear()
+    store._patience = 120
     assert run(store.read([Scan(STEPS, ())])) == [[row(0, b"0")]]
     run(store.close())
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Create, Delete, Ensure, Expect, Get, Put
+from holdfast.backends.port import Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.spaces import STEPS
 from holdfast.backends.waiting import run
 from holdfast.backends.wrap.faults import Fault, Faults
@@ -18,6 +19,7 @@ from holdfast.backends.wrap.readonly import ReadOnly
 from holdfast.backends.wrap.urls import compose
 from holdfast.errors import Corrupt, Denied, Transient, Unavailable
 from holdfast.testing.rows import step
+from tests.wrap.pairs import Clock
 
 
 def test_nothing_can_be_changed() -> None:
@@ -55,14 +57,29 @@ def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
         assert [checkpoint.step for checkpoint in store.log("chat")] == [0]
 
 
-def test_calls_errors_and_times_are_told() -> None:
+class Slow(Memory):
+    """A store whose second read takes twenty milliseconds, by a clock of its own."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._reads = 0
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        self._reads += 1
+        self._clock.now += 0.02 if self._reads == 2 else 0.0
+        return await super().read(queries)
+
+
+def test_calls_errors_and_times_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("holdfast.backends.wrap.metrics.time", clock)
     plan = [
         Fault("read", 2, lambda: Transient("busy")),
         Fault("read", 3, lambda: Corrupt("bytes")),
-        Fault("read", 4, delay=0.02),
         Fault("apply", 3, lambda: Transient("busy"), times=2),
     ]
-    store = Metrics(Faults(Memory(), plan))
+    store = Metrics(Faults(Slow(clock), plan))
     assert run(store.apply([Create(STEPS, step())])) is None
     assert run(store.apply([Create(STEPS, step())])) == 0
     for _ in range(2):
@@ -84,8 +101,8 @@ def test_calls_errors_and_times_are_told() -> None:
     assert found["read_seconds_le_inf"] == 4, "errors take time too"
     assert found["apply_seconds_le_inf"] == 4
     assert found["read_seconds_le_0.01"] == 3
-    assert found["read_seconds_le_0.03"] in (3, 4)
-    assert float(found["read_seconds_sum"]) >= 0.02
+    assert found["read_seconds_le_0.03"] == 4
+    assert float(found["read_seconds_sum"]) == pytest.approx(0.02)
     counts = [int(found[f"read_seconds_le_{bound:g}"]) for bound in BUCKETS]
     assert counts == sorted(counts)
     store.reset()

@@ -16,7 +16,7 @@ from holdfast.backends.wrap.retry import Retry
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Corrupt, HoldfastError, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import step
-from tests.wrap.pairs import Clock
+from tests.wrap.pairs import Clock, Held
 
 QUERY = [Get(STEPS, [step().key])]
 
@@ -106,36 +106,51 @@ def test_a_store_that_keeps_failing_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert run(store.status())["breaker_opened"] == 1
 
 
-def test_one_call_at_a_time_is_let_through_to_try() -> None:
-    store, faults = retry(Fault("read", 1, busy), Fault("read", 2, delay=1.0), attempts=1, breaker=1, rest=0.0)
+def failed_once() -> tuple[Retry, Faults, Held]:
+    """A store whose breaker is open, and lets the next one try; and that holds it up."""
+    held = Held(Memory())
+    faults = Faults(held, [Fault("read", 1, busy)])
+    store = Retry(faults, attempts=1, pause=0.001, breaker=1, rest=0.0)
     with pytest.raises(Transient):
         run(store.read(QUERY))
+    held.gate.clear()
+    return store, faults, held
+
+
+def test_one_call_at_a_time_is_let_through_to_try() -> None:
+    store, faults, held = failed_once()
     barrier = threading.Barrier(4)
+    left = threading.Semaphore(0)
 
     def ask(_: int) -> str:
         barrier.wait()
         try:
             run(store.read(QUERY))
         except Transient as error:
+            left.release()
             return "open" if "breaker" in str(error) else "busy"
         return "answered"
 
     with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(ask, range(4))) == ["answered", "open", "open", "open"]
+        asked = [pool.submit(ask, n) for n in range(4)]
+        for _ in range(3):
+            assert left.acquire(timeout=100)
+        held.gate.set()
+        assert sorted(each.result() for each in asked) == ["answered", "open", "open", "open"]
     assert faults.reads == 2
 
 
 def test_a_trial_that_nobody_waits_for_leaves_the_breaker_usable() -> None:
-    store, _ = retry(Fault("read", 1, busy), Fault("read", 2, delay=1.0), attempts=1, breaker=1, rest=0.0)
+    store, _, held = failed_once()
 
     async def main() -> None:
-        with pytest.raises(Transient):
-            await arun(store.read(QUERY))
         trial = asyncio.create_task(arun(store.read(QUERY)))
-        await asyncio.sleep(0.05)
+        while not held.reached.is_set():
+            await asyncio.sleep(0.001)
         trial.cancel()
         with pytest.raises(asyncio.CancelledError):
             await trial
+        held.gate.set()
         assert await arun(store.read(QUERY)) == [[]]
 
     asyncio.run(main())

@@ -281,7 +281,7 @@ def test_writers_readers_movers_and_sweepers_at_once(tmp_path: Path) -> None:
 
     threads = [guarded(write), guarded(read), guarded(read)]
     threads += [guarded(lambda: run(stores[2].tidy())), guarded(lambda: run(stores[1].tidy()))]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while (sum(written) <= 40 or not sum(int(run(store.status())["moved"]) for store in stores)) and not failures:
         assert time.monotonic() < deadline
         time.sleep(0.05)

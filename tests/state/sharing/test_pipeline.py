@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.security.tracing import correlation, current
 from holdfast.state.sharing.pipeline import Pipeline, Task
 from holdfast.store import Store
-from tests.state.kit import Clock, Watched, awaited, store_on
+from tests.state.kit import Beats, Clock, Watched, awaited, store_on
 
 STAGES = ["fetch", "parse", "store"]
 
@@ -161,15 +160,18 @@ def test_a_handler_runs_with_the_item_as_its_cause(store: Store) -> None:
     assert pipeline.results() == [(id, None, "run-7")]
 
 
-def test_a_handler_at_work_for_long_keeps_its_item() -> None:
-    pipeline = store_on(Memory(), time.time_ns).pipeline("ingest", ["only"])
+def test_a_handler_at_work_for_long_keeps_its_item(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = store.pipeline("ingest", ["only"])
     pipeline.put(1)
+    beats = Beats(pipeline, monkeypatch)
 
     def slow(_: int) -> Any:
-        time.sleep(0.5)
+        for _ in range(3):
+            clock.sleep(0.02)
+            beats.wait()
         return pipeline.take("only")
 
-    assert pipeline.work("only", slow, lease=0.2, timeout=0) == 1
+    assert pipeline.work("only", slow, lease=0.03, timeout=0) == 1
     assert pipeline.results()[0].value is None
 
 

@@ -21,12 +21,12 @@ def tell(value: object) -> None:
 
 
 def subscribe(store: Store, name: str, last: str) -> None:
-    """Receive messages, and tell of each, up to the last one."""
+    """Receive messages, and tell of each, up to the last one; or for ever, if there is none."""
     subscription = store.topic("news").subscribe(name, start="start")
     tell("ready")
     for message in subscription:
         tell(message.value)
-        if message.value == int(last):
+        if str(message.value) == last:
             subscription.ack()
             return
 
