@@ -29,8 +29,7 @@ def reference() -> str:
 
 
 def _pages() -> Iterator[str]:
-    names = cli.context_settings["help_option_names"]
-    root = click.Context(cli, info_name="holdfast", terminal_width=100, max_content_width=100, help_option_names=names)
+    root = click.Context(cli, info_name="holdfast", terminal_width=100, max_content_width=100)
     yield from ("```text", root.get_help(), "```", "")
     for names in COMMANDS.values():
         for name in names:

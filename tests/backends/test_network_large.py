@@ -1,0 +1,53 @@
+"""Large batches on stores behind a network: they are given longer, and are not sent with many others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.backends import network
+from holdfast.backends.port import Put
+from holdfast.backends.spaces import METADATA
+from holdfast.engine.drivers import arun, run
+from holdfast.errors import Uncertain
+from holdfast.testing.rows import row_of
+from tests.backends.test_network import SERVERS, Near
+
+
+@pytest.fixture
+def near(request: pytest.FixtureRequest) -> Iterator[Near]:
+    """A store that gives up after half a second."""
+    url = f"near://{request.node.nodeid}"
+    store = run(Near.open(url, timeout=0.5))
+    yield store
+    run(store.close())
+    SERVERS.pop(url)
+
+
+def entries(count: int, thread: str = "l") -> list[Put]:
+    return [Put(METADATA, row_of(METADATA, "t", thread, f"{number:06}", "key")) for number in range(count)]
+
+
+def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "PACE", 1_000 * network._ROW // 60)  # a minute for a thousand rows
+    near.server.pause = 1.0
+    with pytest.raises(Uncertain):
+        run(near.apply(entries(1)))
+    assert run(near.apply(entries(1_000, "large"))) is None
+
+
+def test_rows_without_bodies_fill_a_group_too(near: Near) -> None:
+    many = network._MAX_BYTES // network._ROW // 2
+
+    async def at_once() -> None:
+        near.server.open = False
+        waiting = [asyncio.ensure_future(arun(near.apply(entries(many, f"{number}")))) for number in range(6)]
+        await asyncio.sleep(0.05)
+        near.server.open = True
+        await asyncio.gather(*waiting)
+
+    asyncio.run(at_once())
+    assert sum(near.server.groups) == 6
+    assert max(near.server.groups) <= 2
