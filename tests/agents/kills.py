@@ -16,9 +16,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.declared.machine import Machine, OnIncomplete
@@ -362,6 +363,39 @@ class Killer:
         print(json.dumps([scene.name, str(folder), at]), file=self._server.stdin, flush=True)
         ended = int(self._server.stdout.readline())
         assert ended == (0 if at < 0 else -signal.SIGKILL), f"{scene.name}, at {at}: it ended with {ended}"
+
+
+class Aftermath:
+    """What the process finds that comes after one that is gone."""
+
+    def __init__(self, scene: Scene, base: Base, at: int, backend: Backend, effects: Callable[[], list[str]]) -> None:
+        self.scene = scene
+        self.base = base
+        self.at = at
+        self.backend = backend
+        self.effects = effects
+        self.done = base.batches(at)
+
+    def store(self) -> Store:
+        """A store of a process that knows of nothing."""
+        return store_on(self.backend)
+
+
+A = TypeVar("A", bound=Aftermath)
+
+
+def killed_at(
+    scene: Scene, base: Base, at: int, killer: Killer, folder: Path, after: type[A], check: Callable[[A], None]
+) -> None:
+    """Have a scene played by a process that is killed at one of its places, and look at what is there then."""
+    killer.play(scene, folder, at)
+    play_on(Stage(writer_in(folder)))
+    backend = backend_in(folder)
+    try:
+        check(after(scene, base, at, backend, partial(effects_in, folder)))
+        assert run(backend.check()) == []
+    finally:
+        run(backend.close())
 
 
 def backend_in(folder: Path) -> Backend:

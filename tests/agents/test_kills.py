@@ -4,8 +4,8 @@ resolves it; nothing is lost that was acknowledged, and nothing is there twice."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,18 @@ from holdfast.store import Store
 from tests.agents.kills import (
     POLICIES,
     SCENES,
+    Aftermath,
     Base,
     Gone,
     Killer,
     Scene,
     Stage,
-    backend_in,
     dies,
-    effects_in,
+    killed_at,
     play_on,
     vanish,
-    writer_in,
 )
-from tests.agents.workers import path, store_on
+from tests.agents.workers import path
 
 each_scene = pytest.mark.parametrize("scene", SCENES, ids=[scene.name.replace(" ", "-") for scene in SCENES])
 
@@ -52,22 +51,13 @@ def counted(scene: Scene, base: Base) -> range:
     return range(len(base.places))
 
 
-class After:
+class After(Aftermath):
     """What is found by the process that comes after one that is gone, and what must be found."""
 
     def __init__(self, scene: Scene, base: Base, at: int, backend: Backend, effects: Callable[[], list[str]]) -> None:
-        self.scene = scene
-        self.base = base
-        self.backend = backend
-        self.effects = effects
-        self.at = at
-        self.done = base.batches(at)
+        super().__init__(scene, base, at, backend, effects)
         self.half = 0 < self.done < scene.batches
         self.whole = self.done == scene.batches
-
-    def store(self) -> Store:
-        """A store of a process that knows of nothing."""
-        return store_on(self.backend)
 
     def found(self) -> None:
         """What is there before anything is resolved."""
@@ -155,13 +145,6 @@ def path_of(store: Store, kind: str) -> list[tuple[str, str]]:
     return [(trigger, outcome) for trigger, _, _, outcome in path(store, "a", kind=kind)]
 
 
-@pytest.fixture(scope="module")
-def killer() -> Iterator[Killer]:
-    """Has scenes played by processes that are killed."""
-    with Killer() as started:
-        yield started
-
-
 # Killed -------------------------------------------------------------------------------------------------------
 
 
@@ -169,15 +152,8 @@ def killer() -> Iterator[Killer]:
 def test_killed_at_every_place(scene: Scene, killer: Killer, tmp_path: Path) -> None:
     base = killer.whole(scene, tmp_path / "whole")
     for at in counted(scene, base):
-        folder = tmp_path / str(at)
-        killer.play(scene, folder, at)
-        play_on(Stage(writer_in(folder)))
-        backend = backend_in(folder)
-        try:
-            After(scene, base, at, backend, partial(effects_in, folder)).resolve([*POLICIES][at % 4])
-            assert run(backend.check()) == []
-        finally:
-            run(backend.close())
+        policy = [*POLICIES][at % 4]
+        killed_at(scene, base, at, killer, tmp_path / str(at), After, methodcaller("resolve", policy))
 
 
 # Gone, in this process: so that more can be tried --------------------------------------------------------------

@@ -5,8 +5,8 @@ whole and once, and both go on."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,18 @@ from holdfast.store import Store
 from tests.agents.kills import (
     POLICIES,
     TRANSFERS,
+    Aftermath,
     Base,
     Gone,
     Killer,
     Scene,
     Stage,
-    backend_in,
     dies,
-    effects_in,
+    killed_at,
     play_on,
     vanish,
-    writer_in,
 )
-from tests.agents.workers import path, store_on
+from tests.agents.workers import path
 
 each_scene = pytest.mark.parametrize("scene", TRANSFERS, ids=[scene.name.replace(" ", "-") for scene in TRANSFERS])
 each_order = pytest.mark.parametrize("order", ["ab", "ba"])
@@ -48,23 +47,14 @@ def counted(scene: Scene, base: Base) -> range:
     return range(len(base.places))
 
 
-class After:
+class After(Aftermath):
     """What is found by the process that comes after one that is gone, and what must be found."""
 
     def __init__(self, scene: Scene, base: Base, at: int, backend: Backend, effects: Callable[[], list[str]]) -> None:
-        self.scene = scene
-        self.base = base
-        self.at = at
-        self.backend = backend
-        self.effects = effects
-        self.done = base.batches(at)
+        super().__init__(scene, base, at, backend, effects)
         self.refused = "refused" in scene.name
         self.given = self.done >= 2 and not self.refused
         self.new = ["new"] if self.done else []
-
-    def store(self) -> Store:
-        """A store of a process that knows of nothing."""
-        return store_on(self.backend)
 
     def held(self, given: bool) -> None:
         """One of them holds what there was to hand over, all of it; and nobody holds it besides."""
@@ -171,27 +161,12 @@ def said(messages: list[str]) -> list[str]:
     return [each for each in messages if not each.startswith("<")]
 
 
-@pytest.fixture(scope="module")
-def killer() -> Iterator[Killer]:
-    """Has scenes played by processes that are killed."""
-    with Killer() as started:
-        yield started
-
-
 @each_scene
 def test_killed_at_every_place(scene: Scene, killer: Killer, tmp_path: Path) -> None:
     base = killer.whole(scene, tmp_path / "whole")
     for at in counted(scene, base):
-        folder = tmp_path / str(at)
-        killer.play(scene, folder, at)
-        play_on(Stage(writer_in(folder)))
-        backend = backend_in(folder)
-        after = After(scene, base, at, backend, partial(effects_in, folder))
-        try:
-            after.resolve([*POLICIES][at % 4], "ab" if at % 3 else "ba")
-            assert run(backend.check()) == []
-        finally:
-            run(backend.close())
+        policy, order = [*POLICIES][at % 4], "ab" if at % 3 else "ba"
+        killed_at(scene, base, at, killer, tmp_path / str(at), After, methodcaller("resolve", policy, order))
 
 
 @each_order

@@ -582,7 +582,7 @@ def test_two_who_hand_to_each_other_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         held = [list(giver.conversation), list(receiver.conversation)]
         assert sorted(map(str, held[0] + held[1])) == ["0", "1", "2", "own"]
         assert [store.agents.messages("a"), store.agents.messages("b")] == held
@@ -612,7 +612,7 @@ def test_of_two_copies_that_hand_over_one_does(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         (winner,) = (each for each in outcomes if each)
         held = {id: one.agents.messages(id) for id in "abc"}
         assert held["a"] == []

@@ -252,6 +252,30 @@ def test_both_go_on_after_a_handover_of_which_they_were_not_told(error: BaseExce
         (receiver if given else giver).transfer(giver if given else receiver)
 
 
+def test_a_handover_that_came_late_is_known_after_a_save_without_an_answer_too() -> None:
+    with holdfast.open("memory://") as store:
+        giver, receiver = two(store)
+        with interrupted(store, 1, Uncertain("no answer"), when="late"):
+            with pytest.raises(Uncertain):
+                giver.transfer(receiver)
+            giver.conversation.append("more")
+            backend: Any = store._handle.engine.ground.backend
+            apply = backend.apply
+
+            async def silent(changes: Any) -> None:
+                with suppress(Conflict):
+                    await apply(changes)
+                raise Uncertain("no answer")
+
+            backend.apply = silent
+            for _ in range(2):  # it is tried again, and again there is no answer
+                with pytest.raises(Uncertain):
+                    giver.save()
+        giver.save()  # nobody else did anything: this is no conflict
+        assert (store.agents.messages("a"), store.agents.messages("b")) == (["more"], AFTER[1])
+        assert list(giver.conversation) == ["more"]
+
+
 def test_a_receiver_acknowledges_before_it_does_anything_else() -> None:
     with holdfast.open("memory://") as store:
         giver, receiver = two(store)

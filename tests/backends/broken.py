@@ -25,7 +25,7 @@ from holdfast.backends.port import (
     Row,
     Scan,
 )
-from holdfast.backends.spaces import Key
+from holdfast.backends.spaces import SPACES, Key
 from holdfast.backends.wrap import Wrapper
 from holdfast.errors import Unavailable
 from holdfast.testing import child
@@ -404,7 +404,7 @@ class FindsFault(Wrapper):
 @caught_by("test_tidying_changes_nothing")
 class TidiesAway(Wrapper):
     async def tidy(self) -> None:
-        await self.inner.apply([Delete(space, ()) for space in Memory()._tables or {}])
+        await self.inner.apply([Delete(space, ()) for space in SPACES])
 
 
 @caught_by("test_capabilities_say_what_the_suite_relies_on")

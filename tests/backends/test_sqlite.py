@@ -108,6 +108,7 @@ def test_settings(store: SQLite) -> None:
     assert writer.pragma("auto_vacuum") == 2
     assert writer.pragma("application_id") == APPLICATION_ID
     assert writer.pragma("checksum_verification") == reader.pragma("checksum_verification") == "1"
+    assert writer.pragma("wal_autocheckpoint") == reader.pragma("wal_autocheckpoint") == 0
     assert reader.pragma("query_only") == 1
     assert store.capabilities.durable
     assert apsw.vfs_names()[0] != "cksmvfs"  # other users of apsw in this process are left alone

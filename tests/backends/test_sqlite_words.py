@@ -77,7 +77,8 @@ def test_a_large_removal_does_not_write_the_index_anew(store: SQLite) -> None:
 
 def test_writers_are_not_kept_waiting_by_tidying(store: SQLite) -> None:
     rows = [Create(NODES, Row(("t", "l", 0, n.to_bytes(2)), (), bytes(20_000))) for n in range(4000)]
-    for left in (2, 1, 0):  # the machine may be busy elsewhere
+    tries: list[tuple[bool, bool]] = []
+    while not tries or (len(tries) < 3 and tries[-1] != (True, True)):  # the machine may be busy elsewhere
         assert run(store.apply(rows)) is None
         assert run(store.apply([Delete(NODES, ("t",)), Delete(STEPS, ("tenant",))])) is None
         tidying = threading.Thread(target=lambda: run(store.tidy()))
@@ -89,10 +90,8 @@ def test_writers_are_not_kept_waiting_by_tidying(store: SQLite) -> None:
             longest, written = max(longest, time.monotonic() - began), written + 1
         tidying.join()
         assert len(run(store.read([Scan(STEPS, ())]))[0]) == written
-        if not left or (written > 3 and longest < 5):
-            break
-    assert written > 3
-    assert longest < 5
+        tries.append((written > 3, longest < 5))
+    assert tries[-1] == (True, True)
 
 
 def test_the_index_of_words_is_made_when_it_is_needed(store: SQLite) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.engine.entries import touched
-from holdfast.engine.states import Held
+import holdfast
+from holdfast.engine.cache import Cache
+from holdfast.engine.drivers import run
+from holdfast.engine.entries import Entries, touched
+from holdfast.engine.records import Line
+from holdfast.engine.states import Held, States
 from holdfast.model.drafts import EMPTY
-from holdfast.model.nodes import Origin
+from holdfast.model.nodes import Child, MapRoot, Origin
 from holdfast.model.operations import EditMap, Set
 from holdfast.model.packed import pack_name
 
@@ -34,3 +38,27 @@ def test_who_comes_second_sees_all_keys() -> None:
     tail.held = Held(EMPTY, 0, tail)
     assert len(touched(tail.held)) == len(STEPS)
     assert tail.seen == [0, len(STEPS)]
+
+
+def test_what_was_folded_last_is_not_read_from_nodes() -> None:
+    with holdfast.open("memory://") as store:
+        backend, cache = store.engine.ground.backend, Cache(1 << 20)
+        entries, line = Entries(States(backend, cache, 1 << 20), cache), Line("", "t")
+        there, gone = Origin(0, 1), Origin(0, 2)
+        root = MapRoot(Child(b"not in the store", 0, 2, b"", b""), 2)
+        held = Held(root, 1, recent={b"\xa1a": (there, Set(b"\x05")), b"\xa1b": (gone, None)})
+        found = run(entries.find(line, held, b"\xa1a"))
+        assert found is not None
+        assert (found.value, found.origin) == (b"\x05", there)
+        assert run(entries.origin(line, held, b"\xa1a")) == there
+        assert run(entries.find(line, held, b"\xa1b")) is None
+
+
+def test_states_that_others_followed_are_not_kept() -> None:
+    with holdfast.open("memory://") as store:
+        state = store.state(agent="a")
+        for number in range(300):  # more than are folded at a time
+            state["key"] = number
+        kept = [each for each, _ in store.engine.ground.cache._entries.values() if isinstance(each, Held)]
+        assert len(kept) <= 2
+        assert [state.get_at("key", version) for version in (1, 150, 300)] == [0, 149, 299]

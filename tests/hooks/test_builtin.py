@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Config, Invalid, Veto
+from holdfast import MISSING, Config, Invalid, Veto
 from holdfast.engine.records import Line, open_event
 from holdfast.hooks import Audit, Call, InvalidateCache, Metrics, Validate
-from tests.hooks.kit import events, store
+from tests.hooks.kit import Clock, events, store
 
 
 class Plan(BaseModel):
@@ -189,3 +189,89 @@ def test_refusal_is_not_the_fault_of_the_hook() -> None:
     held.hooks.add(Odd(SCHEMA), "state.*", fail_closed=False)
     held.state()["k"] = 1
     held.close()
+
+
+class Looks(Metrics):
+    """A built-in hook that does what it is told."""
+
+    def __init__(self, phase: str, answer: Any = None) -> None:
+        super().__init__()
+        self.phase, self.answer = phase, answer
+        self.old: list[Any] = []
+
+    def __call__(self, call: Call) -> Any:
+        self.old.append(call.old)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def test_old_value_is_read_only_for_those_who_may_look_at_it() -> None:
+    held, looks = store(), Looks("before")
+    held.hooks.add(looks, "state.*")
+    state = held.state()
+    state["k"] = {"a": 1}
+    state["k"] = {"a": 2}
+    state.patch("k", {"b": 3})
+    assert looks.old[:2] == [MISSING, MISSING]
+    seen: list[Any] = []
+
+    @held.hooks.before("state.*", inline=True)
+    def look(call: Call) -> None:
+        seen.append((call.old, call.before, call.value))
+
+    state["k"] = {"a": 4}
+    state.patch("k", {"c": 5})
+    assert seen == [({"a": 2, "b": 3}, 3, {"a": 4}), ({"a": 4}, 4, {"a": 4, "c": 5})]
+    assert looks.old[-1] == {"a": 4}
+    held.close()
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+def test_one_that_only_looks_is_switched_off_and_on_like_any_other(phase: str) -> None:
+    clock = Clock()
+    held, looks = store(clock), Looks(phase, RuntimeError("broken"))
+    held.hooks.add(looks, "state.*", max_failures=2, rest=10)
+    for n in range(4):
+        held.state()["k"] = n
+    (info,) = held.hooks.list()
+    assert (info.state, info.calls, info.failures, info.skipped) == ("off", 2, 2, 2)
+    clock.pass_by(11)
+    looks.answer = None
+    held.state()["k"] = 5
+    held.state()["k"] = 6
+    (info,) = held.hooks.list()
+    assert (info.state, info.calls, info.failures) == ("on", 4, 2)
+    held.hooks.drain()
+    told = [each.outcome for each in held.hooks.history("Looks")]
+    assert sorted(told) == ["error", "error", "ok", "ok", "skipped", "skipped"]
+    held.close()
+
+
+def test_one_that_only_looks_may_be_late_or_have_an_answer() -> None:
+    held = store()
+    held.hooks.add(Looks("before", "another"), "state.set", key="changed", name="changes")
+    held.hooks.add(Looks("before"), "state.set", key="late", name="dawdles", budget=1e-9)
+    held.state()["changed"] = "one"
+    held.state()["late"] = 1
+    assert held.state()["changed"] == "another"
+    told = {each.hook: each.outcome for each in held.hooks.history()}
+    assert told == {"changes": "changed", "dawdles": "late"}
+    held.close()
+
+
+def test_fields_of_several_are_put_together() -> None:
+    held, both = store(), Audit({"team": "search"})
+    held.hooks.add(both, "state.*", name="first")
+    held.hooks.add(Audit({"release": 7}), "state.*", name="second")
+    other = store()
+    other.hooks.add(both, "state.*")
+    for each in (held, other, held):
+        each.state(agent="a")["k"] = 1
+    for each, expected in ((held, {"team": "search", "release": 7}), (other, {"team": "search"})):
+        changes = [row for row in events(each) if row.columns[1] == "change"]
+        for row in changes:
+            packed = open_event(Line("", "␞agent:a"), str(row.key[2]), 0, row.body, 1 << 20)
+            assert each.engine.ground.codec.unpack(packed) == expected
+        assert changes
+        each.close()

@@ -19,7 +19,7 @@ from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
-from holdfast.errors import Conflict, Invalid, Transient, Unavailable
+from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Uncertain
 from holdfast.ops.jobs import AsyncJobs, Book, Jobs
 from holdfast.ops.kinds import Context, Kind, Kinds
 from holdfast.ops.running import Ended, _start, run_job
@@ -266,6 +266,29 @@ def test_a_sign_of_life_whose_answer_was_lost_is_recognised() -> None:
     time.sleep(0.01)
     run(lease.show_life())
     assert run(lease.is_held())
+
+
+class Unsure(Wrapper):
+    """A store that makes every change, and loses the answers to signs of life."""
+
+    lost = 0
+
+    async def apply(self, batch: Batch) -> int | None:
+        outcome = await super().apply(batch)
+        if threading.current_thread().name == "holdfast-job-life":
+            self.lost += 1
+            raise Uncertain("no answer came")
+        return outcome
+
+
+def test_a_job_whose_last_sign_of_life_had_no_answer_has_ended_all_the_same() -> None:
+    backend = Unsure(Memory())
+    kinds = knows(Kind("slow", "", lambda job: until(lambda: backend.lost, 60)))
+    store = timed(time.time_ns, backend)
+    Jobs(store, kinds).add("a", "slow")
+    assert once(store, kinds, life=LIFE).run.ok
+    assert token(store) is None
+    assert [each.outcome for each in Jobs(store, kinds).get("a").runs] == ["ok"]
 
 
 def test_clocks_that_differ_a_little_do_not_make_the_living_dead() -> None:

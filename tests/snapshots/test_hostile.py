@@ -272,7 +272,7 @@ def test_a_text_without_an_end_takes_no_longer_than_another(end: bytes, path: Pa
     began = time.monotonic()
     with pytest.raises(SnapshotCorrupt):
         snapshots.verify(path)
-    assert time.monotonic() - began < 20  # each quote looked at again from every one before it: hours
+    assert time.monotonic() - began < 120  # each quote looked at again from every one before it: hours
 
 
 def test_what_is_allowed_can_be_less(path: Path) -> None:

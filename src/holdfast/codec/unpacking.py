@@ -55,7 +55,11 @@ class Unpacker:
 
     def unpack(self, data: bytes) -> Any:
         """The value that these bytes hold."""
-        return self.unpack_batch([data])[0]
+        if data[:2] == wire.SHAPED_MARK or len(data) > self._max_bytes:
+            return self.unpack_batch([data])[0]
+        self._look()
+        self._makers.clear()
+        return self.value(data[1:] if data[:1] == wire.ESCAPE else data)
 
     def unpack_batch(self, items: list[bytes]) -> list[Any]:
         """The values that these packed bytes hold, each standing on its own."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.backends.port import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
@@ -22,7 +22,6 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.layout import Place
 from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Root
 from holdfast.engine.projected import Made, Rows
-from holdfast.engine.projection import Projector
 from holdfast.engine.records import (
     Branch,
     Info,
@@ -35,7 +34,6 @@ from holdfast.engine.records import (
     step_body,
 )
 from holdfast.engine.states import Held, States, weigh
-from holdfast.engine.words import Indexer
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.model.diff import diff_maps
 from holdfast.model.drafts import EMPTY
@@ -47,6 +45,10 @@ from holdfast.model.operations import EditMap, Operation
 from holdfast.model.packed import PackedMap
 from holdfast.model.steps import Header, Parent, Step
 from holdfast.model.trees import MissingNode, Workspace
+
+if TYPE_CHECKING:
+    from holdfast.engine.projection import Projector
+    from holdfast.engine.words import Indexer
 
 _ATTEMPTS = 1000
 """How often an append gives way to others before it gives up. Each time, somebody else got through."""

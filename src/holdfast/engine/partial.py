@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.codec import Codec, wire
-from holdfast.engine.append import Edit
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held, States, weigh
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
@@ -16,6 +15,9 @@ from holdfast.model.drafts import EMPTY, Draft, MapDraft, draft
 from holdfast.model.operations import EditMap, LoadLarge, Operation, Set
 from holdfast.model.packed import Packed, flatten, inner, pack_state, unpack
 from holdfast.model.trees import MissingNode, Rounds, Workspace
+
+if TYPE_CHECKING:
+    from holdfast.engine.append import Edit
 
 T = TypeVar("T")
 

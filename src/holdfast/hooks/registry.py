@@ -60,7 +60,8 @@ class Registry:
         self.engine = engine
         self.tenant = tenant
         self._hooks: tuple[Hook, ...] = ()
-        self._by_scope: dict[str, Points] = {}
+        self.known: dict[str, Points] = {}
+        """What was called for lately, by scope: for those who save the call of `points`."""
         self._lock = Lock()
         self._runner = Runner()
         self.later = Later(self._run_after, lambda events: recorded.write(engine, tenant, events))
@@ -76,7 +77,7 @@ class Registry:
                     f"there is a hook {hook.name!r} already", hint="Give this one another name, or remove that one"
                 )
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
-            self._by_scope = {}
+            self.known = {}
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
         """Take hooks away: the one of a name, or those that call a function."""
@@ -85,7 +86,7 @@ class Registry:
             if len(left) == len(self._hooks):
                 raise NotFound("there is no such hook", where=repr(hook)[:80], hint="See hooks.list()")
             self._hooks = left
-            self._by_scope = {}
+            self.known = {}
 
     def infos(self) -> list[HookInfo]:
         """All hooks, in the order in which they are called."""
@@ -110,8 +111,7 @@ class Registry:
 
     def points(self, scope: str) -> Points:
         """What is called in a scope."""
-        found = self._by_scope.get(scope)
-        return self._match(scope) if found is None else found
+        return self.known.get(scope) or self._match(scope)
 
     def _match(self, scope: str) -> Points:
         with self._lock:
@@ -119,9 +119,9 @@ class Registry:
             points = frozenset[str]().union(*(hook.points for hook in here))
             meant = {point: _meant([hook for hook in here if point in hook.points]) for point in points}
             found = Points(meant, any(hook.wants_old for hook in here))
-            if len(self._by_scope) >= _REMEMBERED:
-                self._by_scope = {}
-            self._by_scope[scope] = found
+            if len(self.known) >= _REMEMBERED:
+                self.known = {}
+            self.known[scope] = found
             return found
 
     # Before -----------------------------------------------------------------------------------------------------

@@ -210,7 +210,10 @@ async def _end(book: Book, running: Running, ended: Run, error: Exception | None
         if failed is None:
             return Ended(new, ended, error)
         if failed == 0:
-            raise _lost(job.name)
+            try:
+                await lease.confirm()  # it is still held where only the answer to the last sign of life was lost
+            except Conflict:
+                raise _lost(job.name) from None
 
 
 def _after(job: Job, ended: Run, now: int) -> dict[str, int]:

@@ -97,8 +97,9 @@ class KeyHooks:
 
 def key_hooks(handle: Handle, line: str, trace: Trace) -> KeyHooks | None:
     """The hooks of changes in a line; None where there are none."""
-    registry, scope = handle.engine.hooks, line.removeprefix(MARK)
-    points = registry.points(scope)
+    registry: Registry = handle.engine.hooks
+    scope = line.removeprefix(MARK)
+    points = registry.known.get(scope) or registry.points(scope)
     return KeyHooks(registry, handle, scope, points, trace) if points.meant else None
 
 

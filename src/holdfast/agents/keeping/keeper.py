@@ -84,7 +84,8 @@ class Keeper:
         self.error: BaseException | None = None
         """What the last save failed with."""
         self._sent: dict[bytes, Packed] = {}
-        data.conversation.pack_by(line.handle.codec.pack_items)
+        self._spoken: tuple[int, int, list[bytes]] = (0, 0, [])
+        data.conversation.check = line.handle.codec.pack_items
         count = self.method("count_tokens")
         if count is not None:
             data.conversation.count_by(count)
@@ -142,7 +143,7 @@ class Keeper:
             mark = 0 if self.watch is None else self.watch.taken()
             said = self.data.conversation.unsaved()
             packed = self._packed(said)
-            added = [*self.data.conversation.packed(said), *said.given]
+            added = [*self._pack_messages(said), *said.given]
             standing = self.data.standing
         delta = Delta(kept=said.kept, added=added)
         if said.whole or (added and not said.kept):
@@ -153,6 +154,16 @@ class Keeper:
                 delta.put[unpack_name(name)] = change
         delta.removed = [unpack_name(name) for name in self._sent if name not in packed]
         return Taken(delta, packed, said, standing, mark)
+
+    def _pack_messages(self, said: Said) -> list[bytes]:
+        """The messages that are to be added. Those that were packed for a save that failed are not packed again: a
+        store that is down for long would have ever more of it done. The lock is held."""
+        epoch, kept, known = self._spoken
+        if (epoch, kept) != (said.epoch, said.kept) or len(known) > len(said.added):
+            known = []
+        known = [*known, *self.line.handle.codec.pack_items(said.added[len(known) :])]
+        self._spoken = said.epoch, said.kept, known
+        return known
 
     def _packed(self, said: Said) -> dict[bytes, Packed]:
         """All channels but the conversation. The lock is held."""
@@ -285,9 +296,9 @@ class Keeper:
             points = await self.line.save(attempt.saving, *(each.saving for each in others))
         except BaseException as error:
             if not others and (isinstance(error, Uncertain | Unavailable) or not isinstance(error, HoldfastError)):
-                open = self.doubtful
-                shared = open is not None and open.redo is not None
-                self.doubtful = attempt._replace(earlier=open) if shared else attempt
+                before = self.doubtful
+                shared = before is not None and before.redo is not None
+                self.doubtful = attempt._replace(earlier=before) if shared else attempt
             raise
         self.saved(attempt, points[0])
         return points
@@ -295,6 +306,7 @@ class Keeper:
     def saved(self, attempt: Attempt, point: Point) -> None:
         """The step was made."""
         self.point, self._sent, self.doubtful = point, attempt.taken.packed, None
+        self._spoken = (0, 0, [])
         self.data.conversation.saved(attempt.taken.said)
         self.figures.made(attempt.events)
         if self.watch is not None:

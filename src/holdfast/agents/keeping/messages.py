@@ -14,9 +14,6 @@ from holdfast.codec import Inert, default_codec
 from holdfast.engine.readable import ROLES, messages
 from holdfast.errors import Conflict
 
-Pack: TypeAlias = Callable[[Sequence[Any]], list[bytes]]
-"""Packs messages as they are stored. Raises what there is to say against them."""
-
 Read: TypeAlias = Callable[[int, int], Awaitable[list[Any]]]
 """Reads messages that are saved, from one place to another."""
 
@@ -38,8 +35,6 @@ class Said(NamedTuple):
     length: int
     """How many there are then, and how many tokens."""
     tokens: int
-    packed: Sequence[bytes] = ()
-    """The first of those that are added, or all of them, as far as they are packed."""
     given: Sequence[bytes] = ()
     """Packed messages of another agent that come after those."""
 
@@ -47,8 +42,7 @@ class Said(NamedTuple):
 class Messages:
     """Messages in their order: dicts, strings, LangChain messages, whatever the codec knows.
 
-    A message that was added is not changed any more. Once there is a store, what is saved of it is what it was when it
-    was added: it is packed then, which also says whether it can be kept. Else no save would go well any more.
+    A message that was added is not changed any more: what of a change reaches the store depends on when it is saved.
     """
 
     def __init__(self, given: Iterable[Any] = (), *, tokens: Count | None = None) -> None:
@@ -56,14 +50,14 @@ class Messages:
         """Counts the tokens of a message when it is added."""
         self.on_change: Callable[[], None] | None = None
         """Called after each change."""
+        self.check: Callable[[Sequence[Any]], object] | None = None
+        """Raises what there is to say against messages that are added: or else no save would go well any more."""
         self._lock = threading.Lock()
         self._read: Read | None = None
         self._before = 0  # so many are in the store, and not at hand; those at hand follow them
         self._here = list(given)
         self._saved = 0
         self._rewritten = False
-        self._pack: Pack | None = None
-        self._packed: list[bytes] = []  # of those that are not saved, as many as are packed
         self._epoch = 0
         self._handed: Handed | None = None
         self._tokens = sum(map(self.counter, self._here))
@@ -83,39 +77,29 @@ class Messages:
             self._tokens += sum(map(counter, new)) - sum(map(self.counter, new))
             self.counter = counter
 
-    def pack_by(self, pack: Pack) -> None:
-        """There is a store, which has them in this form."""
-        with self._lock:
-            self._pack, self._packed = pack, []
-
     # Changing -------------------------------------------------------------------------------------------------
 
     def extend(self, added: Iterable[Any]) -> None:
         """Add messages."""
-        new = list(added)
-        packed = self._checked(new)
+        new = self._checked(added)
         tokens = sum(map(self.counter, new))
         with self._lock:
-            if len(self._packed) == len(self) - self._kept:
-                self._packed += packed
             self._here += new
             self._tokens += tokens
         self._changed()
 
     def replace(self, given: Iterable[Any]) -> None:
         """Have other messages in place of all there are."""
-        new = list(given)
-        packed = self._checked(new)
+        new = self._checked(given)
         tokens = sum(map(self.counter, new))
         with self._lock:
             self._rewrite(new, tokens)
-            self._packed = packed
         self._changed()
 
     async def shorten(self, summary: Sequence[Any], first: int, last: int) -> None:
         """Have a summary in place of the messages from one place to another. Those that are kept are read. Nobody is
         told of the change: whoever makes it saves it."""
-        self._checked(summary)
+        summary = self._checked(summary)
         kept = await self.slice(last, None)
         start = await self.slice(0, first)
         epoch = self._epoch
@@ -133,11 +117,14 @@ class Messages:
                 hint="Messages can be added meanwhile; replace them when the transfer is done",
             )
         self._here, self._before, self._tokens = new, 0, tokens
-        self._rewritten, self._packed = True, []
+        self._rewritten = True
         self._epoch += 1
 
-    def _checked(self, added: Sequence[Any]) -> list[bytes]:
-        return [] if self._pack is None else self._pack(added)
+    def _checked(self, added: Iterable[Any]) -> list[Any]:
+        new = list(added)
+        if self.check is not None:
+            self.check(new)
+        return new
 
     def _changed(self) -> None:
         if self.on_change is not None:
@@ -173,43 +160,24 @@ class Messages:
 
     # For who saves them ---------------------------------------------------------------------------------------
 
-    @property
-    def _kept(self) -> int:
-        """So many of those that are saved stay where they are; those that follow are to be saved."""
-        return 0 if self._rewritten else self._saved
-
     def unsaved(self) -> Said:
         """What there is to save."""
         with self._lock:
-            kept = self._kept
-            handed, added, packed = self._handed, self._here[kept - self._before :], list(self._packed)
+            kept = 0 if self._rewritten else self._saved
+            handed, added = self._handed, self._here[kept - self._before :]
             if handed is None:
-                return Said(kept, added, self._rewritten, self._epoch, len(self), self._tokens, packed)
+                return Said(kept, added, self._rewritten, self._epoch, len(self), self._tokens)
             added = added[: handed.end - kept]
             if handed.given is None:
                 return Said(0, (), True, self._epoch, 0, 0)
             count, tokens = handed.end + len(handed.given), handed.tokens + handed.more
-            packed = packed[: len(added)]
-            return Said(kept, added, self._rewritten, self._epoch, count, tokens, packed, handed.given)
-
-    def packed(self, said: Said) -> list[bytes]:
-        """What is added, packed: those that were added before there was a store, or were read, are packed only now, and
-        once, however often they are to be saved."""
-        found, left = list(said.packed), said.added[len(said.packed) :]
-        if left and self._pack is not None:
-            found += self._pack(left)
-            with self._lock:
-                if (said.epoch, said.kept) == (self._epoch, self._kept) and len(found) > len(self._packed):
-                    self._packed = list(found)
-        return found
+            return Said(kept, added, self._rewritten, self._epoch, count, tokens, handed.given)
 
     def saved(self, said: Said) -> None:
         """That was saved."""
         with self._lock:
             if self._epoch != said.epoch:
                 return
-            end = said.length if self._handed is None else self._handed.end
-            self._packed = self._packed[end - self._kept :]
             self._saved, self._rewritten = said.length, False
             if self._handed is not None:
                 # Whatever of them was at hand, they are in the store now; those that were added since follow them.
@@ -222,7 +190,7 @@ class Messages:
         """Be as many as are saved, and read them when they are asked for."""
         with self._lock:
             self._here, self._before, self._saved, self._tokens, self._read = [], count, count, tokens, read
-            self._rewritten, self._packed = False, []
+            self._rewritten = False
             self._epoch += 1
 
     def rebase(self, count: int, tokens: int, read: Read) -> None:

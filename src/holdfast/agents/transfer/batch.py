@@ -37,7 +37,7 @@ async def hand_over(
         try:
             said = giver.data.conversation.leave()
             given = await _items(giver, said.kept) if said.kept else []
-            given += giver.data.conversation.packed(said)
+            given += giver.line.handle.codec.pack_items(said.added)
             offer = replace(offer, messages=said.length, tokens=said.tokens)
             _change(giver, receiver, offer, more, given)
             for each in changes:
