@@ -189,12 +189,15 @@ class Machine(RuleBasedStateMachine):
     @rule(scope=scopes, key=st.none() | keys, data=st.data())
     def rollback(self, scope: str, key: str | None, data: st.DataObject) -> None:
         version = data.draw(st.integers(0, self.model.line(scope).version))
-        then, now = self.model.at(scope, version), self.model.live(scope, self.now)
+        now = self.model.live(scope, self.now)
+        then = {each: held for each, held in self.model.at(scope, version).items() if not 0 < held.expires <= self.now}
         wanted = (then.keys() | now.keys()) if key is None else {key}
         puts = {
-            each: (then[each].value, 0)
+            each: (then[each].value, then[each].expires)
             for each in wanted & then.keys()
-            if each not in now or not identical(now[each].value, then[each].value)
+            if each not in now
+            or now[each].expires != then[each].expires
+            or not identical(now[each].value, then[each].value)
         }
         gone = sorted(wanted & now.keys() - then.keys())
         assert self.state(scope).rollback(version, key) == len(puts) + len(gone)
