@@ -25,6 +25,7 @@ from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import BackendConformance, Stores
 from holdfast.testing.rows import step
+from tests.damaged import flipped
 from tests.servers.pace import TooSoon, given_time, hurried
 
 
@@ -165,7 +166,7 @@ def test_what_writers_that_died_left_is_removed(path: Path, store: Files) -> Non
 def test_damage_is_found_and_named(path: Path, store: Files) -> None:
     assert run(store.apply([Create(STEPS, step(body=b"body" * 100))])) is None
     birth = path / "tenant=tenant" / "line=line" / "birth"
-    birth.write_bytes(birth.read_bytes()[:-1] + b"?")
+    birth.write_bytes(flipped(birth.read_bytes()))
     other = opened(path)
     with pytest.raises(Corrupt, match="line=line/birth"):
         run(other.read([Scan(STEPS, ())]))

@@ -17,6 +17,7 @@ from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import run
 from holdfast.model.scopes import MARK
 from tests.cli import kit
+from tests.damaged import flipped
 
 Hf = Callable[..., kit.Result]
 
@@ -377,7 +378,7 @@ def test_an_agent_is_deleted(hf: Hf, potters: holdfast.Store) -> None:
 def test_a_damaged_agent(hf: Hf, potters: holdfast.Store) -> None:
     backend = potters.engine.ground.backend
     (rows,) = run(backend.read([Scan(STEPS, ("", f"{MARK}agents:anna"))]))
-    damaged = Row(rows[-1].key, rows[-1].columns, rows[-1].body[:-1] + b"!")
+    damaged = Row(rows[-1].key, rows[-1].columns, flipped(rows[-1].body))
     run(backend.apply([Put(STEPS, damaged)]))
     shown = hf("agent", "show", "anna")
     assert shown.code == 5

@@ -11,6 +11,7 @@ from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import run
 from tests.cli import kit
 from tests.cli.kit import Result
+from tests.damaged import flipped
 
 Hf = Callable[..., Result]
 
@@ -100,7 +101,7 @@ def test_damage_is_told(hf: Hf, url: str) -> None:
     with holdfast.open(url) as store:
         backend = store.engine.ground.backend
         ((row,),) = run(backend.read([Get(STEPS, [("", "t2", 0, 0)])]))
-        run(backend.apply([Put(STEPS, row._replace(body=row.body[:-3] + b"xxx"))]))
+        run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
     result = hf("grep", "hello")
     assert result.code == 0
     assert "warning: 1 checkpoint could not be read and may match" in result.err

@@ -17,6 +17,7 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.ops.jobs import Jobs
 from tests.cli import kit
+from tests.damaged import flipped
 
 Hf = Callable[..., kit.Result]
 
@@ -33,7 +34,7 @@ def damage(url: str, thread: str) -> None:
     with holdfast.open(url) as store:
         backend = store.engine.ground.backend
         (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
-        run(backend.apply([Put(STEPS, Row(rows[0].key, rows[0].columns, rows[0].body[:-1] + b"!"))]))
+        run(backend.apply([Put(STEPS, Row(rows[0].key, rows[0].columns, flipped(rows[0].body)))]))
 
 
 def test_a_job_is_added_listed_run_and_looked_at(hf: Hf) -> None:

@@ -19,6 +19,7 @@ from holdfast.engine.writes import Write
 from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
 from holdfast.store import Store
 from tests.codec.values import identical
+from tests.damaged import flipped
 from tests.engine.lines import KINDS, Clock, backend, store_on
 from tests.engine.pruned import (
     LARGE,
@@ -281,7 +282,7 @@ def test_damage_is_found_and_not_copied(tmp_path: Path) -> None:
     on = backend("memory", tmp_path)
     store = filled(on)
     step = rows_of(on)["steps"][3]
-    run(on.apply([Put(STEPS, Row(step.key, step.columns, step.body[:-1] + b"?"))]))
+    run(on.apply([Put(STEPS, Row(step.key, step.columns, flipped(step.body)))]))
     with pytest.raises(Corrupt):
         copy(store)
     assert store.threads(prefix="copy") == []

@@ -28,6 +28,7 @@ from holdfast.engine.drivers import run
 from holdfast.engine.records import Line
 from holdfast.errors import Config
 from holdfast.langgraph import HoldfastSaver
+from tests.damaged import flipped
 from tests.engine.lines import KINDS, Clock, backend
 from tests.engine.pruned import dropping_ids, prune
 from tests.engine.rows import check_rows, made_again, rows_of, showing
@@ -333,7 +334,7 @@ def test_checkpoints_that_lack_rows_are_found_wherever_they_are(many: int) -> No
 def damage(on: Backend, thread: str, number: int) -> None:
     """Alter a step."""
     row = run(on.read([Scan(STEPS, ("", thread))]))[0][number]
-    run(on.apply([Put(STEPS, row._replace(body=row.body[:-1] + bytes([row.body[-1] ^ 1])))]))
+    run(on.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
 
 
 def test_what_was_damaged_long_ago_is_told_in_part() -> None:

@@ -16,6 +16,7 @@ from holdfast.backends.port import Get, Put
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Invalid
+from tests.damaged import flipped
 from tests.history.searched import everything
 
 
@@ -448,7 +449,7 @@ def test_damaged_checkpoints_are_counted(store: holdfast.Store) -> None:
         store.put("t", {"a": f"hello {n}"}, id=str(n))
     backend = store.engine.ground.backend
     ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 1)])]))
-    run(backend.apply([Put(STEPS, row._replace(body=row.body[:-3] + b"xxx"))]))
+    run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
     store.engine.ground.cache.clear()
     page = store.search("hello")
     assert [match.id for match in page.matches] == ["2", "0"]

@@ -18,6 +18,7 @@ from holdfast.engine.records import Line
 from holdfast.engine.texts import texts
 from holdfast.errors import Conflict, Corrupt, Unsupported
 from holdfast.model.trees import MissingNode
+from tests.damaged import flipped
 from tests.history.searched import everything
 
 
@@ -417,7 +418,7 @@ def test_damaged_steps_have_no_row(url: str) -> None:
         store.put("t", {"say": "there"}, id="2")
         backend = store.engine.ground.backend
         ((row,),) = run(backend.read([Get(STEPS, [("", "t", 0, 0)])]))
-        run(backend.apply([Put(STEPS, row._replace(body=row.body[:-3] + b"xxx"))]))
+        run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
         store.engine.ground.cache.clear()
         assert store.index() == (1, 1)
         assert by_index(store, "there") == ["2"]

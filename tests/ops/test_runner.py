@@ -23,6 +23,7 @@ from holdfast.errors import Corrupt, Invalid, Transient, Unavailable
 from holdfast.ops.jobs import AsyncJobs, Job, Jobs, Run
 from holdfast.ops.kinds import Context, Kind, Result
 from holdfast.ops.runner import AsyncRunner, Runner
+from tests.damaged import flipped
 from tests.ops.kit import HOUR, Clock, Watched, awaited, knows, timed
 
 
@@ -166,9 +167,7 @@ def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytes
     async def and_then() -> list[Job]:
         found = await due()
         spoilt = by_name["spoilt"]
-        await backend.apply(
-            [Delete(JOBS, by_name["gone"].key), Put(JOBS, spoilt._replace(body=spoilt.body[:-1] + b"!"))]
-        )
+        await backend.apply([Delete(JOBS, by_name["gone"].key), Put(JOBS, spoilt._replace(body=flipped(spoilt.body)))])
         return found
 
     runner._book.due = and_then  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from holdfast.engine.records import Line
 from holdfast.errors import Invalid, Unsupported
 from holdfast.ops.jobs import Jobs
 from holdfast.ops.kinds import Kinds
+from tests.damaged import flipped
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def done(store: holdfast.Store, kind: str, **settings: Any) -> tuple[str, str]:
 def damage(store: holdfast.Store, thread: str) -> None:
     backend = store.engine.ground.backend
     (rows,) = run(backend.read([Scan(STEPS, ("", thread))]))
-    run(backend.apply([Put(STEPS, Row(rows[2].key, rows[2].columns, rows[2].body[:-1] + b"!"))]))
+    run(backend.apply([Put(STEPS, Row(rows[2].key, rows[2].columns, flipped(rows[2].body)))]))
     store.engine.ground.cache.clear()
 
 

@@ -20,6 +20,7 @@ from holdfast.engine.findings import Code
 from holdfast.engine.records import event_body
 from holdfast.errors import Invalid, NotFound
 from holdfast.langgraph import HoldfastSaver
+from tests.damaged import flipped
 
 LINE = "␞agent:a"
 
@@ -207,7 +208,7 @@ def test_a_damaged_event_is_found_and_repaired(store: Store, tmp_path: Path) -> 
     run(store.engine.ground.backend.apply([Put(EVENTS, whole)]))
     assert store.verify().findings == []
     store.copy_to(f"sqlite:///{tmp_path}/copy.db")
-    spoilt = event._replace(body=body[:-1] + bytes([body[-1] ^ 1]))
+    spoilt = event._replace(body=flipped(body))
     run(store.engine.ground.backend.apply([Put(EVENTS, spoilt)]))
     (finding,) = store.verify().findings
     assert (finding.code, finding.thread, finding.space) == (Code.DAMAGED_EVENT, LINE, "events")

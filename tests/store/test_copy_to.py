@@ -36,6 +36,7 @@ from holdfast.engine.writes import Write
 from holdfast.errors import Conflict, Corrupt, Invalid, Transient, Unavailable, Unsupported
 from holdfast.store import Store
 from tests.codec.values import identical
+from tests.damaged import flipped
 from tests.engine.lines import Clock, store_on
 from tests.engine.pruned import dropping_ids, prune
 from tests.engine.rows import check_rows, rows_of, showing
@@ -554,7 +555,7 @@ class Lossy(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         changes = [
-            Put(NODES, change.row._replace(body=change.row.body[:-1] + b"\0"))
+            Put(NODES, change.row._replace(body=flipped(change.row.body)))
             if isinstance(change, Put) and change.space is NODES and change.row.key[1] == "thread 1"
             else change
             for change in batch

@@ -18,6 +18,7 @@ from holdfast.upkeep.mending import mend
 from holdfast.upkeep.quarantine import quarantined
 from holdfast.upkeep.repair import repair
 from holdfast.upkeep.sources import Source
+from tests.damaged import flipped
 from tests.engine.lines import store_on
 from tests.engine.pruned import Mortal
 from tests.upkeep import damage
@@ -159,7 +160,7 @@ def other_history() -> Rows:
 def test_nothing_is_taken_from_a_source_that_has_another_history(whole: bool) -> None:
     rows = small(pruned=False)
     key = (STEPS, (*LINE, 0, 7))
-    spoilt = {**rows, key: rows[key]._replace(body=rows[key].body[:-1] + b"?")}
+    spoilt = {**rows, key: rows[key]._replace(body=flipped(rows[key].body))}
     engine = loaded(spoilt)
     mended = run(mend(engine, LINE, [Source(loaded(other_history()))], whole=whole))
     assert mended is not None
@@ -319,9 +320,9 @@ def test_a_source_that_is_damaged_itself_gives_what_it_has() -> None:
     theirs = dict(rows)
     for seq in (1, 5):
         key = (STEPS, (*LINE, 0, seq))
-        theirs[key] = rows[key]._replace(body=rows[key].body[:-1] + b"?")
+        theirs[key] = rows[key]._replace(body=flipped(rows[key].body))
     for at in [at for at in theirs if at[0] in (NODES, OBJECTS)]:
-        theirs[at] = theirs[at]._replace(body=b"?" + theirs[at].body[1:])
+        theirs[at] = theirs[at]._replace(body=flipped(theirs[at].body, 0))
     engine = loaded(mine)
     done = run(repair(engine, "", [loaded(theirs)]))
     assert done.sound

@@ -21,6 +21,7 @@ from holdfast.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
 from tests.agents.autosaved import until
+from tests.damaged import flipped
 from tests.engine.lines import Clock, store_on
 from tests.engine.pruned import filled
 from tests.upkeep.damage import damage_in, memory
@@ -35,7 +36,7 @@ def spoil(store: Store, thread: str, *seqs: int) -> None:
     steps, nodes = run(backend.read([Scan(STEPS, ("", thread, 0)), Scan(NODES, ("", thread), limit=1)]))
     for row in steps:
         if row.key[3] in seqs:
-            run(backend.apply([Put(STEPS, row._replace(body=row.body[:-1] + bytes([row.body[-1] ^ 1])))]))
+            run(backend.apply([Put(STEPS, row._replace(body=flipped(row.body)))]))
     run(backend.apply([Delete(NODES, row.key) for row in nodes]))
 
 

@@ -15,6 +15,7 @@ from holdfast.backends.registry import backend_for
 from holdfast.engine.drivers import run
 from holdfast.errors import HoldfastError
 from holdfast.upkeep.heads import Heads
+from tests.damaged import flipped
 from tests.engine.lines import store_on
 
 
@@ -130,7 +131,7 @@ def test_what_holds_nothing_any_more_is_not_looked_at(tmp_path: Path) -> None:
     harmless = 0
     for path in files_in(folder):
         data = path.read_bytes()
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        path.write_bytes(flipped(data))
         if outcome("file", folder, heads) == "sound":
             away = path.rename(tmp_path / "away") if path.name != "birth" else None
             assert outcome("file", folder, heads) == "sound", path

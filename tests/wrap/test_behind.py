@@ -32,6 +32,7 @@ from holdfast.backends.wrap.urls import compose
 from holdfast.engine.drivers import arun
 from holdfast.errors import Config, Corrupt, Invalid, TooLarge, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import row_of, step
+from tests.damaged import flipped
 from tests.wrap.pairs import contents, contents_at, files, opened, pair_url, paired, settled, until
 
 
@@ -436,9 +437,9 @@ def test_a_damaged_journal_is_not_copied() -> None:
     store = paired(local, remote, drain=0.1)
     assert run(store.apply([Create(STEPS, step())])) is None
     ((row,),) = run(local.read([Get(JOURNAL, [(*journal.LINE, 1)])]))
-    assert run(local.apply([Put(JOURNAL, row._replace(body=row.body[:-1] + b"?"))])) is None
+    assert run(local.apply([Put(JOURNAL, row._replace(body=flipped(row.body)))])) is None
     with pytest.raises(Corrupt, match="row 1 of the journal"):
-        list(journal.entries([row._replace(body=row.body[:-1] + b"?")], "here"))
+        list(journal.entries([row._replace(body=flipped(row.body))], "here"))
     remote.plan.clear()
     until(lambda: "row 1 of the journal" in str(run(store.status())["trouble"]))
     assert "row 1 of the journal" in str(run(store.status())["trouble"])
