@@ -590,6 +590,17 @@ def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
     check_same(source, target)
 
 
+def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> None:
+    source, target = store_on(Memory(), fold_every=4), store_on(Memory())
+    fill(source)
+
+    def delete(progress: Progress) -> None:
+        if (progress.phase, progress.thread) == ("verified", "thread 0"):
+            source.delete("thread 1")
+
+    assert source.copy_to(target, progress=delete).changing == ("thread 1",)
+
+
 def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
     source = store_on(Faults(Memory(), [Fault("read", 5, lambda: Transient("away for a moment"))]))
     for n in range(3):

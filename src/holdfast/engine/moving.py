@@ -214,12 +214,12 @@ class Mover:
         """
         return await _outline(self._source, line) == await _outline(self._target, line)
 
-    async def _copy(self, line: Line) -> None:
-        """Copy what the other store lacks of a line, unless it is deleted or changes meanwhile."""
+    async def _copy(self, line: Line) -> bool:
+        """Copy what the other store lacks of a line, unless it is deleted or changes meanwhile; whether it was done."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
         (there,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not found:
-            return
+            return False
         if there and line in self._written and there[0].columns[0] != found[0].columns[0]:
             await self._engine.lines.delete(line)  # as it was here; and then made anew
             there = []
@@ -244,10 +244,10 @@ class Mover:
             await writer.flush()
             (now,) = await self._source.read([Get(LINES, [tuple(line)])])
             if now != found:
-                return
+                return False
             await writer.finish(found[0])
         except _Changed:
-            return
+            return False
         except Unsupported:
             if not there:
                 await self._engine.lines.delete(line)
@@ -259,6 +259,7 @@ class Mover:
         self._written.add(line)
         await self._engine.projector.follow(line)
         await self._engine.indexer.follow(line)
+        return True
 
     async def _copy_space(self, space: Space, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
         missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
@@ -298,15 +299,15 @@ class Mover:
     async def _settle(self, line: Line) -> bool:
         """Whether both stores have the same rows. What was written meanwhile, or left by a copy that was killed, is
         made up for."""
-        last = None
+        last, copied = None, False
         for look in range(_LOOKS):
             if look:
-                await self._copy(line)
+                copied = await self._copy(line)
             source, target = await _digest(self._source, line), await _digest(self._target, line)
             if source == target:
                 return True
             # Others may write to both meanwhile: only what stood still, and was not mended by copying, is wrong.
-            if last == (source, target):
+            if copied and last == (source, target):
                 raise Corrupt(
                     "the copy is not what was copied",
                     where=f"thread {line} in {self._target.url}",
