@@ -1,10 +1,10 @@
-# Every target sets up .venv by itself, from the hashed lock in requirements/dev.txt.
-# Needed on the machine: Python 3.11 or newer, and make. Another Python: make PYTHON=/path/to/python
+# Every target sets up .venv by itself, from the hashed locks in requirements/.
+# Needed on the machine: Python 3.11 or newer, and make. Another Python: make PYTHON=/path/to/python VENV=folder
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test cover lint format docs bench bench-check matrix torture build lock clean
+.PHONY: help demo test nightly torture lint format docs bench bench-check matrix mutants build lock clean
 
 # python3 if it is new enough, else the newest one by name; looked for only when .venv is made.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -13,70 +13,83 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 
 VENV := .venv
 PY := $(VENV)/bin/python
-READY := $(VENV)/.ready
 SOURCES := $(wildcard src tests tools examples benchmarks)
+
+# $(call setup,LEVEL): install what is missing for demo, dev or servers.
+define setup
+	@python="$(or $(wildcard $(PY)),$(PYTHON))"; test -n "$$python" || { echo "Holdfast needs Python 3.11 or newer, and none was found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
+	"$$python" tools/bootstrap.py $(1) $(VENV)
+endef
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Show what Holdfast does, in a minute
+demo: ## Show what Holdfast does, within a minute
+	$(call setup,demo)
 	@$(PY) examples/demo.py
 
-test: lint cover ## Lint, types, layers, all tests and the coverage threshold
+test: ## Lint, types, layers and the tests of every day, within ten minutes
+	$(call setup,servers)
+	@$(PY) -m tools.suite test
 
-cover: $(READY) ## All tests with the coverage threshold, without the lint
-	$(PY) -m pytest -n auto --cov --cov-report=term
+nightly: ## All tests on every store and composition, coverage, benchmarks, other Pythons
+	$(call setup,servers)
+	@$(PY) -m tools.suite nightly
 
-lint: $(READY) ## Style, formatting, types and layers
-	$(PY) -m ruff check $(SOURCES)
-	$(PY) -m ruff format --check $(SOURCES)
-	$(PY) -m mypy $(SOURCES)
-	$(VENV)/bin/lint-imports --no-logo
+torture: ## The long fault and fuzzing runs
+	$(call setup,servers)
+	$(PY) -m pytest -m torture -n auto --hypothesis-profile=torture
 
-format: $(READY) ## Rewrite the sources in the project's style
+lint: ## Style, formatting, types and layers
+	$(call setup,dev)
+	@$(PY) -m tools.suite lint
+
+format: ## Rewrite the sources in the project's style
+	$(call setup,dev)
 	$(PY) -m ruff check --fix $(SOURCES)
 	$(PY) -m ruff format $(SOURCES)
 
-docs: $(READY) ## Check the documents and build them into build/docs
+docs: ## Check the documents and build them into build/docs
+	$(call setup,servers)
 	$(PY) -m pytest tests/docs
 	$(PY) -m mkdocs build --strict --quiet
 	@echo "built build/docs/index.html"
 
-bench: $(READY) ## Run the benchmarks and print the figures
+bench: ## Run the benchmarks and print the figures
+	$(call setup,servers)
 	$(PY) -m benchmarks.run
 
-bench-check: $(READY) ## Run the benchmarks; fail when a ratio is under its recorded floor
+bench-check: ## Run the benchmarks; fail when a ratio is under its recorded floor
+	$(call setup,servers)
 	$(PY) -m benchmarks.run --check
 
-matrix: $(READY) ## Run the suites on every store, and write what each guarantees into docs/guides/stores.md
+matrix: ## Run the suites on every store, and write what each guarantees into docs/guides/stores.md
+	$(call setup,servers)
 	$(PY) -m tools.matrix
 
-torture: $(READY) ## The long fault and fuzzing runs
-	$(PY) -m pytest -m torture -n auto --hypothesis-profile=torture
+mutants: ## Change the source in a hundred places, one at a time, and count the changes that the tests find
+	$(call setup,servers)
+	$(PY) -m tools.mutants
 
-build: $(READY) ## Build the sdist and the wheel into dist/ and check them
+build: ## Build the sdist and the wheel into dist/ and check them
+	$(call setup,dev)
 	rm -rf dist
 	$(PY) -m build --no-isolation
 	$(PY) -m twine check --strict dist/*
 	$(VENV)/bin/check-wheel-contents dist/*.whl
 
-lock: $(VENV)/.locked ## Compile requirements/dev.txt anew (UPGRADE=1 takes newer releases)
-	$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
-		--all-extras --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-		--output-file requirements/dev.txt pyproject.toml requirements/dev.in
+COMPILE = $(PY) -m uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--custom-compile-command "make lock"
+
+# The other locks take the versions of dev.txt, so that one environment can hold them all.
+lock: ## Compile the locks in requirements/ (UPGRADE=1 takes newer releases)
+	$(call setup,dev)
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) -c requirements/dev.txt -o requirements/demo.txt pyproject.toml requirements/demo.in
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt -o requirements/servers.txt requirements/servers.in
+	$(COMPILE) -c requirements/dev.txt -o requirements/uv.txt requirements/uv.in
 
 clean: ## Remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache
 	find src tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
-
-# The environment is made anew when the lock changes; a changed pyproject.toml only reinstalls the package.
-$(VENV)/.locked: requirements/dev.txt tools/bootstrap.py
-	@test -n "$(PYTHON)" || { echo "Holdfast needs Python 3.11 or newer, and none was found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 1; }
-	@$(PYTHON) tools/bootstrap.py $(VENV) requirements/dev.txt
-	@touch $@
-
-$(READY): $(VENV)/.locked pyproject.toml
-	@$(PY) -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@$(PY) -m pip check --disable-pip-version-check >&2
-	@touch $@

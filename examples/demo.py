@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ def resume(graph: Graph) -> None:
     """Go on in another process, to the end, and show which tools really ran."""
     demo_views.headline(console, 2, "Another process goes on from there")
     before = len(tool_log())
-    process = work("going on")
+    process = work("resuming")
     if process.returncode != 0:
         raise SystemExit(f"the agent failed, with code {process.returncode}")
     started = [call for what, call in tool_log()[before:] if what == "started"]
@@ -82,19 +83,36 @@ def resume(graph: Graph) -> None:
 def work(what: str, until: Callable[[], bool] = lambda: False, hangs: str = "") -> subprocess.Popen[bytes]:
     """Run the agent in a process until it ends, or until it is to be killed."""
     command = [sys.executable, str(ROOT / "examples" / "demo_agent.py"), str(DATABASE), str(LOG), hangs]
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tool calls"))
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with subprocess.Popen(command) as process, bar:
+    with subprocess.Popen(command) as process, show_progress(what) as done:
         try:
-            task = bar.add_task(what, total=CALLS)
             while process.poll() is None and not until():
-                bar.update(task, completed=sum(what == "finished" for what, _ in tool_log()))
+                done(sum(entry.what == "finished" for entry in tool_log()))
                 time.sleep(0.05)
             if process.returncode is None:
                 time.sleep(random.uniform(0, 0.5))
         finally:
             process.kill()
     return process
+
+
+@contextmanager
+def show_progress(what: str) -> Iterator[Callable[[int], None]]:
+    """A bar of tool calls on a terminal; in a pipe, a line for each fifth of them. Call it with how many are done."""
+    if console.is_terminal:
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tool calls"))
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=CALLS)
+            yield lambda count: bar.update(task, completed=count)
+        return
+    shown = -1
+
+    def show(count: int) -> None:
+        nonlocal shown
+        if count * 5 // CALLS > shown:
+            shown = count * 5 // CALLS
+            console.print(f"  {what}: {count} of {CALLS} tool calls")
+
+    yield show
 
 
 class Entry(NamedTuple):
@@ -142,8 +160,10 @@ def is_before_the_last_four(snapshot: StateSnapshot) -> bool:
 def compare() -> None:
     """The same work beside LangGraph's own saver."""
     demo_views.headline(console, 4, "Beside LangGraph's SqliteSaver")
-    with console.status("running the same agent without a saver, with Holdfast, with SqliteSaver"):
-        figures = demo_measure.measure()
+    with console.status("running the same agent") as status:
+        figures = demo_measure.measure(
+            status.update if console.is_terminal else lambda what: console.print(f"  {what}")
+        )
     console.print(demo_views.figures(*figures))
 
 

@@ -173,7 +173,7 @@ def figures(bare: float, ours: Figures, theirs: Figures) -> RenderableType:
     row("  of it, for saving", "s", ours.run - bare, theirs.run - bare)
     row("read the latest state, cold", "ms", ours.read, theirs.read, 1e3)
     note = Text(
-        f'Medians of {ROUNDS} runs each, in turn; durability="sync"; {ours.checkpoints} and {theirs.checkpoints} '
+        f'The best of {ROUNDS} runs each, in turn; durability="sync"; {ours.checkpoints} and {theirs.checkpoints} '
         f"checkpoints. A ratio over 1 is in favour of Holdfast. Without a saver the agent takes {bare:.1f} s.",
         style="dim",
     )

@@ -1,4 +1,4 @@
-"""The development lock fits pyproject.toml, and is whole."""
+"""The locks fit pyproject.toml and one another, and are whole."""
 
 import re
 import tomllib
@@ -8,47 +8,83 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+FOLDER = ROOT / "requirements"
+LOCKS = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.txt")}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+Pins = dict[str, list[tuple[str, str]]]
 
 
-def locked() -> dict[str, list[tuple[str, str]]]:
+def pins(lock: str) -> Pins:
     """Name -> the pinned versions (one per marker), each with the text that follows it."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for match in re.finditer(r"^([\w.-]+)==(\S+)(.*?)(?=^\w|\Z)", LOCK, re.MULTILINE | re.DOTALL):
+    found: Pins = {}
+    for match in re.finditer(r"^([\w.-]+)==(\S+)(.*?)(?=^\w|\Z)", LOCKS[lock], re.MULTILINE | re.DOTALL):
         found.setdefault(canonicalize_name(match[1]), []).append((match[2], match[3]))
     return found
 
 
-def wanted() -> list[Requirement]:
-    """Everything that pyproject.toml and dev.in ask for by name."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    lines = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    for extra in project["project"]["optional-dependencies"].values():
-        lines += extra
-    dev = (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8")
-    lines += [line for line in dev.splitlines() if line and not line.startswith("#")]
-    return [r for r in map(Requirement, lines) if r.name != project["project"]["name"]]
+def requirements(name: str) -> list[str]:
+    """What a file of requirements asks for, and those that it includes."""
+    found: list[str] = []
+    for line in (FOLDER / f"{name}.in").read_text(encoding="utf-8").splitlines():
+        if line.startswith("-r "):
+            found += requirements(line.removeprefix("-r ").removesuffix(".in"))
+        elif line and not line.startswith("#"):
+            found.append(line)
+    return found
 
 
-def test_lock_holds_everything_asked_for() -> None:
-    pins = locked()
+def wanted(lock: str) -> list[Requirement]:
+    """Everything that a lock has to hold by name."""
+    lines = requirements(lock)
+    if lock in ("demo", "dev"):
+        lines += [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    if lock == "dev":
+        for extra in PROJECT["project"]["optional-dependencies"].values():
+            lines += extra
+    return [each for each in map(Requirement, lines) if each.name != PROJECT["project"]["name"]]
+
+
+def test_locks_hold_everything_asked_for() -> None:
+    assert LOCKS.keys() == {path.stem for path in FOLDER.glob("*.in")} == {"demo", "dev", "servers", "uv"}
     wrong = [
-        str(requirement)
-        for requirement in wanted()
-        if not (versions := pins.get(canonicalize_name(requirement.name)))
+        f"{lock}: {requirement}"
+        for lock in LOCKS
+        for requirement in wanted(lock)
+        if not (versions := pins(lock).get(canonicalize_name(requirement.name)))
         or not all(requirement.specifier.contains(version) for version, _ in versions)
     ]
     assert wrong == [], "run `make lock`"
 
 
+def test_one_environment_can_hold_all_locks() -> None:
+    versions = {name: {version for version, _ in found} for name, found in pins("dev").items()}
+    other = {
+        f"{lock}: {name}=={version}"
+        for lock in LOCKS
+        for name, found in pins(lock).items()
+        for version, _ in found
+        if version not in versions.get(name, {version})
+    }
+    assert other == set(), "run `make lock`"
+    assert pins("demo").keys() | pins("uv").keys() <= pins("dev").keys()
+
+
+def test_the_demo_needs_little() -> None:
+    """No server and no tool of a developer: it is what a newcomer waits for."""
+    assert len(pins("demo")) < 70
+    assert not pins("demo").keys() & (pins("servers").keys() - pins("dev").keys())
+    assert not pins("demo").keys() & {"mypy", "pytest", "ruff", "pandas", "numpy"}
+
+
 def test_every_pin_has_hashes() -> None:
-    pins = locked()
-    assert pins
-    bare = [name for name, versions in pins.items() for _, text in versions if "sha256:" not in text]
-    assert bare == []
+    for lock in LOCKS:
+        assert pins(lock)
+        assert [name for name, found in pins(lock).items() for _, text in found if "sha256:" not in text] == []
 
 
-def test_lock_names_no_address() -> None:
-    assert "://" not in LOCK
-    options = [line for line in LOCK.splitlines() if line.lstrip().startswith("--")]
-    assert all(line.lstrip().startswith("--hash=sha256:") for line in options)
+def test_locks_name_no_address() -> None:
+    for text in LOCKS.values():
+        assert "://" not in text
+        options = [line for line in text.splitlines() if line.lstrip().startswith("--")]
+        assert all(line.lstrip().startswith("--hash=sha256:") for line in options)

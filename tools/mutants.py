@@ -1,0 +1,277 @@
+"""Change the source in small ways, one at a time, and count the changes that the tests find.
+
+`python -m tools.mutants` draws a hundred changes with a seed, so that two runs, also of two versions of the tests, try
+the same ones as long as the source is the same. First it runs the tests once, to learn which of them reach which line;
+a change is then tried only by those that reach it, the fastest first, as many as take `--seconds`
+together; when they take four times that, it counts as found. With `-m` other tests
+than those of `make test` are run, as in pytest. What is learned is kept in build/mutants, by that expression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / "build" / "mutants"
+COPIED = ("src", "tests", "tools", "examples", "docs", "benchmarks", "requirements", "changes")
+EVERY_DAY = "not nightly and not torture"
+
+_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+
+class Mutant(NamedTuple):
+    """A piece of source, and what takes its place."""
+
+    file: str
+    line: int
+    start: int
+    """The bytes of the piece in the file."""
+    stop: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.old[:50]!r} -> {self.new[:50]!r}"
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """All changes of a file."""
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in ast.walk(_without_types(ast.parse(source))):
+        for changed, new in _changes(node):
+            start = starts[changed.lineno - 1] + changed.col_offset
+            stop = starts[(changed.end_lineno or 0) - 1] + (changed.end_col_offset or 0)
+            old = source[start:stop].decode()
+            yield Mutant(path.relative_to(ROOT).as_posix(), changed.lineno, start, stop, old, new)
+
+
+def _without_types(tree: ast.Module) -> ast.Module:
+    """Leave out what is never run: annotations, overloads, what only a type checker imports."""
+
+    class Stripped(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+        def visit_arg(self, node: ast.arg) -> ast.AST:
+            node.annotation = None
+            return node
+
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+            node.annotation = ast.Constant(None)
+            return self.generic_visit(node) if node.value is not None else None
+
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+            node.returns = None
+            return None if "overload" in map(ast.unparse, node.decorator_list) else self.generic_visit(node)
+
+    stripped: ast.Module = Stripped().visit(tree)
+    return stripped
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """What may take the place of a node, or of a part of it."""
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
+            yield node, ast.unparse(ast.Compare(left, [_COMPARED[type(op)]()], [right]))
+        case ast.BoolOp(op=op, values=values):
+            yield node, ast.unparse(ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield node, f"({ast.unparse(operand)})"
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            other = ast.Sub() if isinstance(op, ast.Add) else ast.Add()
+            yield node, f"({ast.unparse(ast.BinOp(left, other, right))})"
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            yield test, f"(not ({ast.unparse(test)}))"
+        case ast.Constant(value=bool() as value):
+            yield node, str(not value)
+        case ast.Constant(value=int() as value):
+            yield node, str(value + 1)
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            yield value, "None"
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete():
+            yield node, "pass"
+        case ast.Raise():
+            yield node, "pass"
+        case ast.Break():
+            yield node, "continue"
+        case ast.Continue():
+            yield node, "break"
+
+
+# Which tests reach which line -----------------------------------------------------------------------------------
+
+
+class Reach:
+    """The tests that reach a line, and how long each takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = coverage.CoverageData(str(folder / "coverage"))
+        self._data.read()
+        self._seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
+        self._files = {Path(name).relative_to(ROOT).as_posix(): name for name in self._data.measured_files()}
+
+    def tests(self, mutant: Mutant, seconds: float) -> list[str]:
+        """Those that reach a change, the fastest first, as many as take so long together.
+
+        What runs on import is reached by all that reach the file.
+        """
+        if (name := self._files.get(mutant.file)) is None:
+            return []
+        by_line = self._data.contexts_by_lineno(name)
+        found = {each for each in by_line.get(mutant.line, ()) if each}
+        found = found or {each for contexts in by_line.values() for each in contexts if each}
+        tests = sorted({each.partition("|")[0] for each in found}, key=self._duration)
+        sums = accumulate(map(self._duration, tests))
+        return [test for test, total in zip(tests, sums, strict=True) if total <= seconds] or tests[:1]
+
+    def _duration(self, test: str) -> float:
+        return self._seconds.get(test, 1.0)
+
+
+def learn(expression: str) -> Reach:
+    """Run the tests once, or take what an earlier run has learned."""
+    folder = KEPT / "".join(each if each.isalnum() else "-" for each in expression)
+    if not (folder / "seconds.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        report = folder / "report.jsonl"
+        report.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", expression]
+        options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants"]
+        variables = {
+            **os.environ,
+            "CI": "true",
+            "COVERAGE_FILE": str(folder / "coverage"),
+            "MUTANTS_REPORT": str(report),
+        }
+        subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False)
+        seconds = dict(json.loads(line) for line in report.read_text().splitlines())
+        (folder / "seconds.json").write_text(json.dumps(seconds))
+    return Reach(folder)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down how long a test took, where this module is a plugin of pytest."""
+    if report.when == "call":
+        with Path(os.environ["MUTANTS_REPORT"]).open("a") as file:
+            file.write(json.dumps([report.nodeid, report.duration]) + "\n")
+
+
+# Trying ---------------------------------------------------------------------------------------------------------
+
+
+def try_out(mutant: Mutant, tests: Sequence[str], folder: Path, limit: float) -> str:
+    """Make a change in a copy of the project and run the tests there. Returns what became of it."""
+    if not tests:
+        return "not reached"
+    path = folder / mutant.file
+    source = path.read_bytes()
+    chosen = folder / "build" / "chosen.txt"
+    chosen.parent.mkdir(exist_ok=True)
+    chosen.write_text("\n".join(tests))
+    path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.stop :])
+    try:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not torture",
+            f"@{chosen}",
+        ]
+        variables = {**os.environ, "CI": "true", "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        with (folder / "build" / "output.txt").open("w") as output:
+            process = subprocess.Popen(
+                command, cwd=folder, env=variables, stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                code = process.wait(60 + 4 * limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return "found"  # by a test that hangs
+        return "survived" if code == 0 else "found"
+    finally:
+        path.write_bytes(source)
+
+
+def main() -> None:
+    """Draw, try and count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each change (%(default)s)")
+    parser.add_argument("-m", dest="expression", default=EVERY_DAY, help="which tests (%(default)s)")
+    parser.add_argument("--only", type=int, nargs="*", help="the numbers of the changes to try")
+    options = parser.parse_args()
+
+    reach = learn(options.expression)
+    every = [each for path in sorted((ROOT / "src").rglob("*.py")) for each in mutants(path)]
+    drawn = list(enumerate(random.Random(options.seed).sample(every, options.count)))
+    waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
+    for number, mutant in drawn:
+        if options.only is None or number in options.only:
+            waiting.put((number, mutant))
+    outcomes: Counter[str] = Counter()
+
+    def work(folder: Path) -> None:
+        for name in COPIED:
+            shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
+        for path in ROOT.iterdir():
+            if path.is_file():
+                shutil.copy2(path, folder)
+        while True:
+            try:
+                number, mutant = waiting.get_nowait()
+            except queue.Empty:
+                return
+            outcome = try_out(mutant, reach.tests(mutant, options.seconds), folder, options.seconds)
+            outcomes[outcome] += 1
+            print(f"{number:4}  {outcome:11}  {mutant}", flush=True)
+
+    print(f"{len(every)} changes are possible; trying {waiting.qsize()} drawn with seed {options.seed}", flush=True)
+    workers = [threading.Thread(target=work, args=(KEPT / f"copy-{n}",)) for n in range(os.cpu_count() or 1)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Run the checks of the project: `python -m tools.suite test`, or `nightly`, or `lint`.
+
+`test` runs the linters beside the tests; mypy alone takes a minute when it starts cold. `nightly` runs everything that
+ends by itself, one after the other, goes on after a failure, and sums up at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
+OTHER_PYTHONS = ("3.12", "3.13")
+
+PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal")
+LINTERS = (
+    (sys.executable, "-m", "ruff", "check", *FOLDERS),
+    (sys.executable, "-m", "ruff", "format", "--check", *FOLDERS),
+    (str(Path(sys.executable).with_name("lint-imports")), "--no-logo"),
+    (sys.executable, "-m", "mypy", *FOLDERS),
+)
+
+
+class Result(NamedTuple):
+    """How a step ended."""
+
+    name: str
+    passed: bool
+    seconds: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is named. Returns the exit code."""
+    if len(arguments) != 1 or arguments[0] not in COMMANDS:
+        sys.exit(f"usage: python -m tools.suite {'|'.join(COMMANDS)}")
+    os.chdir(ROOT)
+    results = COMMANDS[arguments[0]]()
+    for name, passed, seconds in results:
+        report(f"{'passed' if passed else 'FAILED'}  {minutes(seconds)}  {name}")
+    return 0 if all(each.passed for each in results) else 1
+
+
+def lint() -> list[Result]:
+    """Style, formatting, types and layers."""
+    return [timed("lint", run_linters)]
+
+
+def test() -> list[Result]:
+    """The linters beside the tests of every day."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        start = time.monotonic()
+        linters = subprocess.Popen(
+            [sys.executable, "-m", "tools.suite", "lint"], stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            report("the linters run in the background; what they say follows after the tests")
+            tests = timed("tests", partial(run, PYTEST))
+            passed = linters.wait() == 0
+        finally:
+            linters.kill()
+        output.seek(0)
+        sys.stdout.write(output.read())
+    return [tests, Result("tests and linters together", tests.passed and passed, time.monotonic() - start)]
+
+
+def nightly() -> list[Result]:
+    """Everything that ends by itself."""
+    every_test = (*PYTEST, "-m", "not torture", "--cov", "--cov-report=term")
+    steps: list[tuple[str, Callable[[], bool]]] = [
+        ("lint", run_linters),
+        ("all tests, with coverage", partial(run, every_test)),
+        ("what each store guarantees", partial(run, (sys.executable, "-m", "tools.matrix", "--check"))),
+        ("benchmarks", partial(run, (sys.executable, "-m", "benchmarks.run", "--check"))),
+    ]
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for version in OTHER_PYTHONS:
+        if version == here:
+            continue
+        if python := find_python(version):
+            command = ("make", "test", f"PYTHON={python}", f"VENV=build/python{version}")
+            steps.append((f"the tests of every day on Python {version}", partial(run, command)))
+        else:
+            report(f"left out: Python {version}, which is not installed")
+    report("left out: the long fault and fuzzing runs (make torture); macOS and Windows (the workflow)")
+    return [timed(name, step) for name, step in steps]
+
+
+def run_linters() -> bool:
+    """Run all of them, also after one has failed."""
+    results = [run(command) for command in LINTERS]
+    return all(results)
+
+
+def find_python(version: str) -> str | None:
+    """A Python of a version that works: on the path, or among those of pyenv, whose shims may lead nowhere."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates = [shutil.which(f"python{version}"), *map(str, pyenv.glob(f"versions/{version}.*/bin/python"))]
+    for python in filter(None, candidates):
+        if subprocess.run((python, "-c", "import ensurepip"), capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
+def run(command: Sequence[str]) -> bool:
+    """Whether a command ended well."""
+    return subprocess.run(command, check=False).returncode == 0
+
+
+def timed(name: str, step: Callable[[], bool]) -> Result:
+    """Run a step, and measure it."""
+    report(name)
+    start = time.monotonic()
+    return Result(name, step(), time.monotonic() - start)
+
+
+def minutes(seconds: float) -> str:
+    """Minutes and seconds, as a clock shows them."""
+    return f"{int(seconds) // 60:3}:{int(seconds) % 60:02}"
+
+
+def report(text: str) -> None:
+    """Print a line that stands out from the output of the tools."""
+    print(f"== {text}", flush=True)
+
+
+COMMANDS: dict[str, Callable[[], list[Result]]] = {"test": test, "nightly": nightly, "lint": lint}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
