@@ -54,6 +54,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _load_all()
 
 
+LEFT_OUT = {"nightly": "make nightly", "torture": "make torture"}
+"""The marks of tests that a run may leave out, and what runs them."""
+
+_left_out: dict[str, int] = {}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Count what is left out by its mark."""
+    for item in items:
+        mark = next((mark for mark in LEFT_OUT if item.get_closest_marker(mark)), None)
+        if mark is not None:
+            _left_out[mark] = _left_out.get(mark, 0) + 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that directs the tests, where there is one."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Take what a process of pytest-xdist has counted: each of them collects all tests."""
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
 def _load_all() -> None:
     """Load every module: one that is loaded first by a test that is not measured would look as if it never was."""
     import holdfast
@@ -71,7 +98,11 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the servers that could not be had: what was not tested should be seen."""
+    """Say what was not tested: what was left out, and which servers could not be had."""
+    for mark, count in sorted(_left_out.items()):
+        terminalreporter.line(f"left out: {count} tests marked {mark}; `{LEFT_OUT[mark]}` runs them")
+    if not terminalreporter.config.pluginmanager.hasplugin("_cov"):
+        terminalreporter.line("left out: coverage; `make nightly` measures it")
     outcomes = terminalreporter.stats.get("skipped", []) + terminalreporter.stats.get("failed", [])
     if not outcomes:
         return

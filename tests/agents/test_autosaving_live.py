@@ -539,6 +539,51 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
         asyncio.run(both())
 
 
+def test_a_loop_that_takes_long_to_end_begins_no_save() -> None:
+    """Once tasks were cancelled, a new one would be left over when the loop is closed."""
+    store, backend = async_wobbly()
+    agents = [AsyncNoter().attach(store, str(n), autosave=Autosave(interval=0.01, changes=1)) for n in range(4)]
+    apply, begun = backend.apply, 0
+    late: list[int] = []
+
+    async def count(changes: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        await called(gate.wait)
+        return await apply(changes)
+
+    async def linger() -> None:
+        """A task of the program that cleans up when it is cancelled, and changes agents as it does."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            before = begun
+            for agent in agents[1:]:
+                agent.notes.append("at the end")
+                agent.changed()
+            await asyncio.sleep(0.1)
+            late.append(begun - before)
+            gate.set()
+            await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        for agent in agents:
+            await agent.start()
+        backend.apply = count  # type: ignore[method-assign,assignment]
+        task = asyncio.create_task(linger())
+        agents[0].notes.append("x")
+        agents[0].changed()
+        while not begun:
+            await asyncio.sleep(0.001)
+        assert not task.done()
+
+    gate = asyncio.Event()
+    asyncio.run(work())
+    assert late == [0]
+    assert not any(agent.keeper.watch.saving for agent in agents if agent.keeper.watch is not None)
+    asyncio.run(store.close())
+
+
 # What others do -----------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,8 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
         self._woken = inf
         """When the loop looks next, at the latest."""
+        self._paused_until = -inf
+        """Nothing is begun before: a save was cancelled, as all tasks are when a loop is about to end."""
         self._over = False
 
     @property
@@ -157,6 +159,8 @@ class Lane:
                 if watch is not None and watch.queued == at:
                     watch.queued = inf
                     due.append(watch)
+        if any(task.cancelling() for task in self._tasks):
+            self._paused_until = now + _LATER
         for watch in due:
             self._consider(watch, now)
         with self._lock:
@@ -166,7 +170,7 @@ class Lane:
             self._rest()
 
     def _consider(self, watch: Watch, now: float) -> None:
-        at = watch.due()
+        at = max(watch.due(), self._paused_until)
         if watch.saving or at == inf:
             return  # once it is saved, or changes, it is seen to anew
         if at > now:
@@ -222,6 +226,7 @@ class Lane:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
+            self._paused_until = self._clock() + _LATER
             while self._ready:
                 self._put_off(self._ready.popleft())
         elif self._ready:  # it came when this one had just ended, and all others were at work
