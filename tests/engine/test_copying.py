@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.port import Backend, Put, Row
-from holdfast.backends.spaces import SPACES, STEPS
+from holdfast.backends.port import Backend, Batch, Create, Put, Row
+from holdfast.backends.spaces import LINES, SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.engine.records import Line
 from holdfast.engine.writes import Write
@@ -20,7 +22,7 @@ from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
 from holdfast.store import Store
 from tests.codec.values import identical
 from tests.damaged import flipped
-from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import (
     LARGE,
     LINE,
@@ -35,8 +37,8 @@ from tests.engine.pruned import (
     prune,
     rows_of,
 )
-from tests.engine.test_found import Meddling
 from tests.engine.test_histories import Thread, scripts
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 COPY = Line("", "copy")
 OTHER = Line("else", "t")
@@ -172,83 +174,96 @@ def test_more_rows_than_a_page(shared: Backend) -> None:
     assert len(store.tags("copy")["all"]) == 300
 
 
-@pytest.mark.parametrize("at", range(16))
-@pytest.mark.parametrize("what", ["read", "apply"])
-@pytest.mark.parametrize("meanwhile", ["append", "fold", "branch", "compact", "prune", "revise", "write"])
-def test_the_source_changes_meanwhile(shared: Backend, what: str, at: int, meanwhile: str) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
-    before = {each.id: other.get("t", each.id).state for each in other.log("t")}
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "append": lambda store: store.put("t", {"new": 0, "large": f"{LARGE}0"}, id="90", parent="7"),
+    "fold": lambda store: [
+        store.put("t", {"new": n, "large": f"{LARGE}{n}"}, id=f"9{n}", parent=None if n else "7") for n in range(7)
+    ],
+    "branch": lambda store: store.put("t", {"branch": 1}, id="90", parent="2"),
+    "compact": lambda store: store.compact("t"),
+    "prune": lambda store: prune(store, dropping_ids("0", "4", "7")),
+    "revise": lambda store: store.put("t", {"n": "revised"}, id="6"),
+    "write": lambda store: run(store.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")])),
+}
 
-    def act() -> None:
-        if meanwhile in ("append", "fold"):
-            for n in range(1 if meanwhile == "append" else 7):
-                other.put("t", {"new": n, "large": f"{LARGE}{n}"}, id=f"9{n}", parent="7" if n == 0 else None)
-        elif meanwhile == "branch":
-            other.put("t", {"branch": 1}, id="90", parent="2")
-        elif meanwhile == "compact":
-            other.compact("t")
-        elif meanwhile == "prune":
-            prune(other, dropping_ids("0", "4", "7"))
-        elif meanwhile == "revise":
-            other.put("t", {"n": "revised"}, id="6")
-        else:
-            run(other.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")]))
 
-    meddling.arm(act=act, **{what: at})
-    copy(store)
-    meddling.arm(act=lambda: None)
-    now = {each.id: other.get("t", each.id).state for each in other.log("t")}
-    cold = store_on(shared, clock=store.engine.ground.clock)
-    copied = {each.id: cold.get("copy", each.id).state for each in cold.log("copy")}
-    assert copied.items() >= {id: now[id] for id in before.keys() & now.keys()}.items() or copied == before
-    assert all(state in (before.get(id), now.get(id)) for id, state in copied.items())
-    assert cold.thread("copy").steps >= len(copied)
-    cold.compact("copy")
-    cold.put("copy", {"on": 1}, id="99")
-    assert {each.id: cold.get("copy", each.id).state for each in cold.log("copy")} == copied | {"99": {"on": 1}}
+def states_of(store: Store, thread: str = "t") -> dict[str, Any]:
+    return {each.id: store.get(thread, each.id).state for each in store.log(thread)}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_source_changes_meanwhile(fresh: Backends, change: str) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        clock = store.engine.ground.clock
+        other = store_on(backend.inner, fold_every=3, clock=clock)
+        before = states_of(other)
+        with moment.interfere(backend, lambda: CHANGES[change](other)):
+            copy(store)
+        now = states_of(other)
+        cold = store_on(backend.inner, clock=clock)
+        copied = states_of(cold, "copy")
+        assert copied.items() >= {id: now[id] for id in before.keys() & now.keys()}.items() or copied == before
+        assert all(state in (before.get(id), now.get(id)) for id, state in copied.items())
+        assert cold.thread("copy").steps >= len(copied)
+        cold.compact("copy")
+        cold.put("copy", {"on": 1}, id="99")
+        assert states_of(cold, "copy") == copied | {"99": {"on": 1}}
+
+    at_every_moment(scenario, at_least=fresh.least(7), stride=fresh.stride)
 
 
 def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
+    backend = InterferingBackend(shared)
+    store = filled(backend)
     other = store_on(shared, clock=store.engine.ground.clock)
 
-    class Always(dict[int, Any]):
-        def pop(self, *_: Any) -> Any:
-            return lambda: other.fork("t", "1", branch=f"fork {len(other.branches('t'))}")
+    def fork() -> None:
+        other.fork("t", "1", branch=f"fork {len(other.branches('t'))}")
 
-    meddling.before_apply = Always()
-    with pytest.raises(Conflict, match="kept changing"):
+    def commits(batch: Batch) -> bool:
+        return any(isinstance(each, Create) and each.space is LINES for each in batch)
+
+    with pytest.raises(Conflict, match="kept changing"), backend.interfere(fork, times=None, where=commits):
         copy(store)
     assert store_on(shared).threads(prefix="copy") == []
 
 
-@pytest.mark.parametrize("at", range(14))
-def test_the_target_is_made_meanwhile(shared: Backend, at: int) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
-    meddling.arm(read=at, act=lambda: other.put("copy", {"mine": 0}, id="0"))
-    try:
-        copy(store)
-        return  # it was over before
-    except Conflict:
-        pass
-    for n in range(1, 9):
-        other.put("copy", {"mine": n, "large": LARGE}, id=str(n))
-    for each in (other, store_on(shared, fold_every=2, clock=store.engine.ground.clock)):
-        assert [each.get("copy", got.id).state["mine"] for got in each.log("copy")] == list(range(8, -1, -1))
-        assert [run(each.engine.writes.of(COPY, str(n))) for n in range(9)] == [[]] * 9
-        each.compact("copy")
+def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
+    refused = 0
+
+    def scenario(moment: Moment) -> None:
+        nonlocal refused
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        clock = store.engine.ground.clock
+        other = store_on(backend.inner, fold_every=2, clock=clock)
+        made = False
+        with moment.interfere(backend, lambda: other.put("copy", {"mine": 0}, id="0")), suppress(Conflict):
+            copy(store)
+            made = True
+        if made:  # and theirs, if it came, is a revision of its first checkpoint
+            assert states_of(other, "copy") == states_of(other) | ({"0": {"mine": 0}} if moment.came else {})
+            return
+        refused += 1
+        for n in range(1, 9):
+            other.put("copy", {"mine": n, "large": LARGE}, id=str(n))
+        for each in (other, store_on(backend.inner, fold_every=2, clock=clock)):
+            assert [state["mine"] for state in states_of(each, "copy").values()] == list(range(8, -1, -1))
+            assert [run(each.engine.writes.of(COPY, str(n))) for n in range(9)] == [[]] * 9
+            each.compact("copy")
+
+    at_every_moment(scenario, stride=fresh.stride)
+    assert refused >= fresh.least(15)
 
 
-def test_what_is_left_of_an_interrupted_copy_does_no_harm(shared: Backend) -> None:
-    clock = Clock()
+def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> None:
+    shared, clock = fresh(), Clock()
     store = filled(shared, clock=clock)
     run(store.engine.writes.put(LINE, "5", [Write("", "task", 0, "c", b"\x01")]))
-    for lives in range(100):
+    killed = Counter[str]()
+    for lives in range(0, 100, fresh.stride):
         clock.now += 3600 * 10**9  # whoever was killed is taken for dead
         try:
             copy(store_on(Mortal(shared, lives), fold_every=3, clock=clock))
@@ -259,10 +274,12 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(shared: Backend) -> No
         if store.threads(prefix="copy"):  # killed when all was done but for tidying up
             check_copy(shared)
             store.delete("copy")
+            killed["after"] += 1
         elif lives % 2:  # somebody else takes the name
-            fresh = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
+            killed["name taken"] += 1
+            others = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
             for n in range(9):
-                fresh.put("copy", {"mine": n}, id=f"my {n}")
+                others.put("copy", {"mine": n}, id=f"my {n}")
             cold = store_on(shared, fold_every=2, clock=store.engine.ground.clock)
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
             assert run(cold.engine.writes.of(COPY, "my 5")) == []
@@ -270,11 +287,16 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(shared: Backend) -> No
             assert [cold.get("copy", f"my {n}").state for n in range(9)] == [{"mine": n} for n in range(9)]
             cold.delete("copy")
         else:  # or it is tried again, perhaps after something else was left
+            killed["tried again"] += 1
             store.put("t", {"n": lives})
             copy(store)
             check_copy(shared)
             store.delete("copy")
-    assert lives > 10
+    else:
+        pytest.fail("the copy never ended")
+    assert killed["name taken"] >= fresh.least(7), killed
+    assert killed["tried again"] >= fresh.least(7), killed
+    assert killed["after"] or fresh.stride > 1, killed
     check_copy(shared)
 
 

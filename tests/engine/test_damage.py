@@ -16,6 +16,7 @@ from holdfast.engine.drivers import run
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
 from tests.engine.lines import Clock, store_on
+from tests.support.nightly import mostly_nightly
 
 SHARDS = 4
 
@@ -76,7 +77,7 @@ def read_damaged(folder: Path, content: bytes | bytearray, truth: Truth, what: s
     return "right"
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", mostly_nightly(range(SHARDS), daily=[0]))
 def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, shard: int) -> None:
     content, truth = small_store(tmp_path)
     chance = random.Random(shard)
@@ -89,7 +90,7 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, shard: int) -> None:
     assert outcomes["Corrupt"] > 0.9 * outcomes.total(), outcomes
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", mostly_nightly(range(SHARDS), daily=[0]))
 def test_a_file_cut_short_is_noticed(tmp_path: Path, shard: int) -> None:
     content, truth = small_store(tmp_path)
     for length in range(1 + shard, len(content), SHARDS):

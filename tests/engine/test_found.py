@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Delete, Query, Row, Scan
+from holdfast.backends.port import Backend, Delete, Scan
 from holdfast.backends.spaces import NODES, REFS, SPACES
-from holdfast.backends.wrap import Wrapper
 from holdfast.codec import Codec, Limits
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
@@ -22,7 +21,8 @@ from holdfast.engine.ids import new_id
 from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, Invalid, NotFound, TooLarge
 from holdfast.store import Store
-from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 LARGE = ["a" * 100_000, "b" * 100_000, "c" * 100_000]
 
@@ -38,35 +38,6 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def stores(on: Backend, **settings: Any) -> tuple[Store, Store]:
     clock = Clock()
     return store_on(on, clock=clock, **settings), store_on(on, clock=clock, **settings)
-
-
-class Meddling(Wrapper):
-    """Has something done just before the so-manieth read or batch."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self.before_read: dict[int, Callable[[], object]] = {}
-        self.before_apply: dict[int, Callable[[], object]] = {}
-        self.reads = self.applies = 0
-
-    def arm(self, *, read: int = -1, apply: int = -1, act: Callable[[], object]) -> None:
-        """Counted from now."""
-        self.before_read = {self.reads + read: act} if read >= 0 else {}
-        self.before_apply = {self.applies + apply: act} if apply >= 0 else {}
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        act = self.before_read.pop(self.reads, None)
-        self.reads += 1
-        if act is not None:
-            act()
-        return await self.inner.read(queries)
-
-    async def apply(self, batch: Batch) -> int | None:
-        act = self.before_apply.pop(self.applies, None)
-        self.applies += 1
-        if act is not None:
-            act()
-        return await self.inner.apply(batch)
 
 
 # Large values -----------------------------------------------------------------------------------------------------
@@ -215,29 +186,32 @@ def test_revising_again_and_again_leaves_no_heap_of_branches(shared: Backend) ->
 
 
 def test_what_is_appended_during_a_revision_moves_along(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store, other = store_on(meddling), store_on(shared)
+    backend = InterferingBackend(shared)
+    store, other = store_on(backend), store_on(shared)
     for n in range(3):
         store.put("t", {"v": n}, id=str(n))
-    meddling.arm(apply=0, act=lambda: other.put("t", {"v": 3}, id="3", branch="main"))
-    store.put("t", {"v": "new"}, id="1")
+    with backend.interfere(lambda: other.put("t", {"v": 3}, id="3", branch="main")):
+        store.put("t", {"v": "new"}, id="1")
     assert store.get("t", branch="main").id == "3"
     assert store.get("t", "3").parent == "2"
     assert [store.get("t", str(n)).state["v"] for n in range(4)] == [0, "new", 2, 3]
 
 
-@pytest.mark.parametrize("read", range(6))
-def test_a_branch_that_moves_while_one_appends_to_it(shared: Backend, read: int) -> None:
-    meddling = Meddling(shared)
-    store, other = store_on(meddling, cache_bytes=0), store_on(shared)
-    store.put("t", {"v": 0}, id="0")
-    store.put("t", {"v": 1}, id="1")
-    store.fork("t", "1", branch="f")
-    store.put("t", {"v": 2}, id="2", branch="f")
-    meddling.arm(read=read, act=lambda: other.put("t", {"v": "new"}, id="1"))
-    store.put("t", {"v": 3}, id="3", branch="f")
-    assert store.get("t", branch="f").id == "3"
-    assert store.get("t", "3").parent == "2"
+def test_a_branch_that_moves_while_one_appends_to_it(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = store_on(backend, cache_bytes=0), store_on(backend.inner)
+        store.put("t", {"v": 0}, id="0")
+        store.put("t", {"v": 1}, id="1")
+        store.fork("t", "1", branch="f")
+        store.put("t", {"v": 2}, id="2", branch="f")
+        with moment.interfere(backend, lambda: other.put("t", {"v": "new"}, id="1")):
+            store.put("t", {"v": 3}, id="3", branch="f")
+        assert store.get("t", branch="f").id == "3"
+        assert store.get("t", "3").parent == "2"
+        assert other.get("t", "1").state == {"v": "new" if moment.came else 1}
+
+    at_every_moment(scenario, stride=fresh.stride)
 
 
 def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
@@ -256,39 +230,46 @@ def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
 # Rewrites ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(8))
-def test_a_rewrite_that_was_overtaken_harms_nobody(shared: Backend, at: int) -> None:
-    meddling = Meddling(shared)
-    clock = Clock()
-    store, other = store_on(meddling, clock=clock, fold_every=2), store_on(shared, clock=clock, fold_every=2)
-    for n in range(9):
-        store.put("t", {"list": [f"item {i}" for i in range(n * 7)]}, id=str(n))
-
-    def overtake() -> None:
-        clock.now += 3600 * 10**9  # the other one takes it for dead
-        other.compact("t")
-        other.put("t", {"list": []}, id="9")
-
-    meddling.arm(apply=at, act=overtake)
-    with contextlib.suppress(Conflict):
-        store.compact("t")
-    fresh = store_on(shared, fold_every=2)
-    for n in range(9):
-        assert fresh.get("t", str(n)).state == {"list": [f"item {i}" for i in range(n * 7)]}
+def lists(store: Store) -> dict[str, Any]:
+    """Save nine checkpoints, of lists that grow."""
+    states = {str(n): {"list": [f"item {i}" for i in range(n * 7)]} for n in range(9)}
+    for id, state in states.items():
+        store.put("t", state, id=id)
+    return states
 
 
-@pytest.mark.parametrize("at", range(6))
-def test_deleting_during_a_rewrite_leaves_nothing(shared: Backend, at: int) -> None:
-    meddling = Meddling(shared)
-    store, other = store_on(meddling, fold_every=2), store_on(shared)
-    for n in range(9):
-        store.put("t", {"list": [f"item {i}" for i in range(n * 7)]}, id=str(n))
-    meddling.arm(apply=at, act=lambda: other.delete("t"))
-    with contextlib.suppress(Conflict, NotFound):
-        store.compact("t")
-    if not other.threads():
-        rows = run(shared.read([Scan(space, ("", "t")) for space in SPACES]))
-        assert [len(found) for found in rows] == [0] * len(SPACES)
+def test_a_rewrite_that_was_overtaken_harms_nobody(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend, clock = InterferingBackend(fresh()), Clock()
+        store = store_on(backend, clock=clock, fold_every=2)
+        other = store_on(backend.inner, clock=clock, fold_every=2)
+        states = lists(store)
+
+        def overtake() -> None:
+            clock.now += 3600 * 10**9  # the other one takes it for dead
+            other.compact("t")
+            other.put("t", states.setdefault("9", {"list": []}), id="9")
+
+        with moment.interfere(backend, overtake), contextlib.suppress(Conflict):
+            store.compact("t")
+        cold = store_on(backend.inner, fold_every=2)
+        assert {each.id: cold.get("t", each.id).state for each in cold.log("t")} == states
+
+    at_every_moment(scenario, at_least=fresh.least(4), stride=fresh.stride)
+
+
+def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = store_on(backend, fold_every=2), store_on(backend.inner)
+        lists(store)
+        with moment.interfere(backend, lambda: other.delete("t")), contextlib.suppress(Conflict, NotFound):
+            store.compact("t")
+        assert len(other.threads()) == (not moment.came)
+        rows = run(backend.read([Scan(space, ("", "t")) for space in SPACES]))
+        assert any(rows) == (not moment.came)
+
+    at_every_moment(scenario, at_least=fresh.least(4), stride=fresh.stride)
 
 
 def test_a_lease_from_a_clock_that_was_ahead_is_dead(shared: Backend) -> None:
@@ -303,14 +284,13 @@ def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
     store = store_on(shared, fold_every=2)
     for n in range(8):
         store.put("t", {"list": list(range(n))})
-    meddling = Meddling(shared)
-    cut = Store(Engine(Ground(meddling, Cache(0), fold_every=2)), "")
+    backend = InterferingBackend(shared)
+    cut = Store(Engine(Ground(backend, Cache(0), fold_every=2)), "")
 
     def die() -> None:
         raise KeyboardInterrupt
 
-    meddling.arm(apply=4, act=die)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), backend.interfere(die, at=4):
         cut.compact("t")
     run(shared.apply([Delete(REFS, ("", "t", "lease"))]))
     store.compact("t")
@@ -321,20 +301,45 @@ def test_compacting_frees_what_is_left_of_others(shared: Backend) -> None:
 # Deleting while others read ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", range(6))
 @pytest.mark.parametrize("cache", [0, 1 << 20], ids=["cold", "warm"])
-def test_deleted_between_two_reads(shared: Backend, read: int, cache: int) -> None:
-    meddling = Meddling(shared)
-    store, other = store_on(meddling, cache_bytes=cache, fold_every=2), store_on(shared)
-    for n in range(5):
-        store.put("t", {"list": [f"item {i}" for i in range(n * 7)]})
-    meddling.arm(read=read, act=lambda: other.delete("t"))
-    for use in (lambda: store.get("t"), lambda: store.log("t"), lambda: store.get("t", lazy=True).state["list"]):
-        try:
-            use()
-        except NotFound:
-            continue
-    assert store.put("t", {"again": 1}).step in (0, 5)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.get("t").state["list"],
+        lambda store: store.get("t", lazy=True).state["list"],
+        lambda store: store.get("t", lazy=True).state.slice("list", start=0),
+    ],
+    ids=["get", "lazy", "slice"],
+)
+def test_deleted_between_two_reads(fresh: Backends, cache: int, use: Callable[[Store], Any]) -> None:
+    last = [f"item {i}" for i in range(27)] + [LARGE[0]]
+
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = store_on(backend, cache_bytes=cache, fold_every=2), store_on(backend.inner)
+        for n in range(5):
+            store.put("t", {"list": last[: n * 7]})
+        with moment.interfere(backend, lambda: other.delete("t")):
+            try:
+                assert use(store) == last
+            except (NotFound, KeyError):  # the lazy state is a mapping
+                assert not other.threads()
+        assert store.put("t", {"again": 1}).step == (0 if moment.came else 5)
+
+    at_every_moment(scenario, ["read"], stride=fresh.stride)
+
+
+def test_deleted_while_it_is_listed(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = store_on(backend, cache_bytes=0, fold_every=2), store_on(backend.inner)
+        for n in range(5):
+            store.put("t", {"n": n}, id=str(n))
+        with moment.interfere(backend, lambda: other.delete("t")):
+            found = [each.id for each in store.log("t")]
+        assert found == ["4", "3", "2", "1", "0"] or (moment.came and found == [])
+
+    at_every_moment(scenario, ["read"], stride=fresh.stride)
 
 
 # Ids and keys -----------------------------------------------------------------------------------------------------

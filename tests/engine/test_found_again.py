@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -17,10 +16,15 @@ import pytest
 
 import holdfast
 from holdfast.backends.port import Backend
+from holdfast.backends.sqlite import SQLite
+from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
+from holdfast.engine.ground import Ground
 from holdfast.errors import Conflict, Invalid, NotFound, TooDeep
-from tests.engine.lines import KINDS, Clock, backend, store_on
-from tests.engine.test_found import Meddling, stores
+from holdfast.store import AsyncStore
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
+from tests.engine.test_found import stores
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 
 @pytest.fixture(params=KINDS)
@@ -87,25 +91,34 @@ def test_writing_to_a_thread_that_another_deleted(shared: Backend, again: bool) 
     assert one.update("t", {"y": 1}).step == 1 + int(again)
 
 
-@pytest.mark.parametrize("read", range(5))
-def test_writing_while_another_deletes(shared: Backend, read: int) -> None:
-    meddling = Meddling(shared)
-    store, other = store_on(meddling, cache_bytes=0, fold_every=2), store_on(shared)
-    for use in (
-        lambda: store.put("t", {"v": 9}, id="9"),
-        lambda: store.update("t", {"w": 1}),
-        lambda: store.put("t", {"v": "again"}, id="3"),
-        lambda: store.restore("t", "3"),
-        lambda: store.get("t", lazy=True).state["v"],
-        lambda: store.get("t", time=datetime.now().astimezone()),
-    ):
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.put("t", {"v": 9}, id="9"),
+        lambda store: store.update("t", {"w": 1}),
+        lambda store: store.put("t", {"v": "again"}, id="3"),
+        lambda store: store.restore("t", "3"),
+        lambda store: store.get("t", lazy=True).state["v"],
+        lambda store: store.get("t", time=datetime.now().astimezone()),
+    ],
+    ids=["put", "update", "revise", "restore", "lazy", "time"],
+)
+def test_using_a_thread_while_another_deletes_it(fresh: Backends, use: Any) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = store_on(backend, cache_bytes=0, fold_every=2), store_on(backend.inner)
         for n in range(5):
             other.put("t", {"v": n}, id=str(n))
-        meddling.arm(read=read, act=lambda: other.delete("t"))
-        with contextlib.suppress(NotFound, KeyError):  # the lazy state is a mapping
-            use()
-        meddling.arm(act=lambda: None)
-        other.delete("t")
+        with moment.interfere(backend, lambda: other.delete("t")):
+            try:
+                use(store)
+            except (NotFound, KeyError):  # the lazy state is a mapping
+                assert not other.threads()
+        cold = store_on(backend.inner)
+        assert cold.verify(level="decode").findings == []
+        assert len(cold.log("t")) <= 1 if moment.came else len(cold.log("t")) >= 5
+
+    at_every_moment(scenario, ["read"], stride=fresh.stride)
 
 
 def test_with_no_cache_wrong_input_is_still_told(shared: Backend) -> None:
@@ -174,45 +187,59 @@ def test_steps_are_counted_along_a_branch(shared: Backend) -> None:
         store.get("t", step=5)
 
 
-def test_a_fork_of_what_was_deleted_is_refused(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store, other = store_on(meddling), store_on(shared)
-
-    def anew() -> None:
-        other.delete("t")
-        other.put("t", {"fresh": 1}, id="0")
-
-    for read in range(4):
-        other.delete("t")
+@pytest.mark.parametrize(
+    "use",
+    [lambda store: store.fork("t", "4", branch="f"), lambda store: store.name("t", "n", "4")],
+    ids=["fork", "name"],
+)
+def test_a_fork_or_name_of_what_was_deleted_is_refused(fresh: Backends, use: Any) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = store_on(backend), store_on(backend.inner)
         for n in range(5):
             other.put("t", {"n": n}, id=str(n))
-        for use in (lambda: store.fork("t", "4", branch="f"), lambda: store.name("t", "n", "4")):
-            meddling.arm(read=read, act=anew)
-            with contextlib.suppress(NotFound):
-                use()
-        meddling.arm(act=lambda: None)
-        for branch in store.branches("t"):
-            assert branch.base is None or store.get("t", branch.base)
-        for id in store.names("t").values():
-            assert store.get("t", id).id == id
+
+        def anew() -> None:
+            other.delete("t")
+            other.put("t", {"fresh": 1}, id="0")
+
+        with moment.interfere(backend, anew):
+            try:
+                use(store)
+            except NotFound:
+                assert [each.id for each in other.log("t")] == ["0"]
+        assert [each.name for each in store.branches("t")] == ["main"] or not moment.came
+        assert not store.names("t") or not moment.came
         store.compact("t")
+        assert store.get("t").state == ({"fresh": 1} if moment.came else {"n": 4})
+
+    at_every_moment(scenario, at_least=1, stride=fresh.stride)
 
 
 def test_a_cancelled_rewrite_leaves_no_lease(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with holdfast.aopen(f"sqlite:///{tmp_path}/x.db") as store:
-            for n in range(40):
-                await store.put("t", {"n": n})
-            for turn in range(12):
-                task = asyncio.create_task(store.compact("t"))
-                await asyncio.sleep(turn * 0.0004)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-            await store.compact("t")
-            assert (await store.get("t", step=17)).state == {"n": 17}
+    backend = InterferingBackend(run(SQLite.open(f"sqlite:///{tmp_path}/x.db")))
+    store = AsyncStore(Engine(Ground(backend)), "")
+    cancelled = 0
 
-    asyncio.run(go())
+    async def fill() -> None:
+        for n in range(40):
+            await store.put("t", {"n": n})
+
+    async def go(moment: Moment) -> None:
+        nonlocal cancelled
+        task = asyncio.create_task(store.compact("t"))
+        with moment.interfere(backend, task.cancel):
+            try:
+                await task
+            except asyncio.CancelledError:
+                cancelled += 1
+        await store.compact("t")
+        assert (await store.get("t", step=17)).state == {"n": 17}
+
+    asyncio.run(fill())
+    at_every_moment(lambda moment: asyncio.run(go(moment)), ["any"], at_least=5)
+    assert cancelled >= 5
+    run(backend.close())
 
 
 def test_wrong_places_to_remove_and_to_save(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from hypothesis import strategies as st
 from holdfast.backends.port import Backend, Batch, Put
 from holdfast.backends.spaces import LINES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.backends.sqlite import SQLite
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.engine.records import Branch, Line, Point
 from holdfast.engine.rewrite import Choice
 from holdfast.engine.writes import Write, write_row
 from holdfast.errors import Conflict, NotFound, Unavailable
+from holdfast.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
 from tests.codec.values import identical
-from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import (
     LARGE,
     LINE,
@@ -39,8 +40,8 @@ from tests.engine.pruned import (
     prune,
     rows_of,
 )
-from tests.engine.test_found import Meddling
 from tests.engine.test_histories import Thread, scripts
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,16 +181,16 @@ def test_changes_are_made_with_the_rest_or_without_dropping_anything(shared: Bac
 
 
 def test_one_at_a_time(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
+    backend = InterferingBackend(shared)
+    store = filled(backend)
     other = store_on(shared, clock=store.engine.ground.clock)
 
     def second() -> None:
         with pytest.raises(Conflict, match="another rewrite of the thread is under way"):
             prune(other, dropping_ids("1"))
 
-    meddling.arm(apply=2, act=second)
-    prune(store, dropping_ids("0"))
+    with backend.interfere(second, at=2):
+        prune(store, dropping_ids("0"))
     assert [each.id for each in other.log("t")] == ["81", "80", "7", "6", "5", "4", "3", "2", "1"]
 
 
@@ -217,76 +218,76 @@ def test_no_such_thread(shared: Backend) -> None:
 # Meanwhile --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(14))
-@pytest.mark.parametrize("what", ["read", "apply"])
+def states_of(store: Store) -> dict[str, Any]:
+    return {each.id: store.get("t", each.id).state for each in store.log("t")}
+
+
 @pytest.mark.parametrize("dropped", [("0", "4", "5"), ("6", "7", "81"), ("3", "80")], ids=["early", "late", "base"])
-def test_others_go_on_meanwhile(shared: Backend, what: str, at: int, dropped: tuple[str, ...]) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
-    whole = {each.id: other.get("t", each.id).state for each in other.log("t")}
-    added: dict[str, Any] = {}
+def test_others_go_on_meanwhile(fresh: Backends, dropped: tuple[str, ...]) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        clock = store.engine.ground.clock
+        other = store_on(backend.inner, fold_every=3, clock=clock)
+        expected = states_of(other)
 
-    def act() -> None:
-        for n in range(4):
-            other.put("t", added.setdefault(f"9{n}", {"new": n, "large": f"{LARGE}{n}"}), id=f"9{n}")
+        def act() -> None:
+            for n in range(4):
+                other.put("t", expected.setdefault(f"9{n}", {"new": n, "large": f"{LARGE}{n}"}), id=f"9{n}")
 
-    meddling.arm(act=act, **{what: at})
-    prune(store, dropping_ids(*dropped))
-    if not added:
-        return  # it was over before
-    expected = {id: state for id, state in (whole | added).items() if id not in dropped}
-    for each in (store, other, store_on(shared, clock=store.engine.ground.clock)):
-        assert {got.id: each.get("t", got.id).state for got in each.log("t")} == expected
-        assert each.thread("t").steps == len(expected)
-    prune(other, dropping_ids("91"))
-    expected = {id: state for id, state in expected.items() if id != "91"}
-    assert {got.id: store.get("t", got.id).state for got in store.log("t")} == expected
+        with moment.interfere(backend, act):
+            prune(store, dropping_ids(*dropped))
+        for id in dropped:
+            del expected[id]
+        for each in (store, other, store_on(backend.inner, clock=clock)):
+            assert states_of(each) == expected
+            assert each.thread("t").steps == len(expected)
+        prune(other, dropping_ids("91"))
+        expected.pop("91", None)
+        assert states_of(store) == expected
+
+    at_every_moment(scenario, at_least=fresh.least(7), stride=fresh.stride)
 
 
-@pytest.mark.parametrize("at", range(14))
-@pytest.mark.parametrize("what", ["read", "apply"])
-def test_branches_are_opened_meanwhile(shared: Backend, what: str, at: int) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
-    whole = {each.id: other.get("t", each.id).state for each in other.log("t")}
+def test_branches_are_opened_meanwhile(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        other = store_on(backend.inner, fold_every=3, clock=store.engine.ground.clock)
+        expected = states_of(other)
 
-    def act() -> None:
-        whole["90"] = {"on": "an old one"}
-        other.put("t", whole["90"], id="90", parent="5")
-        other.fork("t", "6", branch="fork")
+        def act() -> None:
+            expected["90"] = {"on": "an old one"}
+            other.put("t", expected["90"], id="90", parent="5")
+            other.fork("t", "6", branch="fork")
 
-    meddling.arm(act=act, **{what: at})
-    prune(store, dropping_ids("0", "4", "7"))
-    meddling.arm(act=lambda: None)
-    expected = {id: state for id, state in whole.items() if id not in ("0", "4", "7")}
-    for each in (store, other):
-        assert {got.id: each.get("t", got.id).state for got in each.log("t")} == expected
-        assert "90" not in whole or each.get("t", branch="fork").id == "6"
+        with moment.interfere(backend, act):
+            prune(store, dropping_ids("0", "4", "7"))
+        for id in ("0", "4", "7"):
+            del expected[id]
+        for each in (store, other):
+            assert states_of(each) == expected
+            assert not moment.came or each.get("t", branch="fork").id == "6"
+
+    at_every_moment(scenario, at_least=fresh.least(7), stride=fresh.stride)
 
 
 def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
-    class Growing(Wrapper):
-        """Has a step appended on the last one before each batch."""
-
-        active = False
-
-        async def apply(self, batch: Batch) -> int | None:
-            if self.active and any(isinstance(each, Put) and each.space is LINES for each in batch):
-                other.put("t", {"n": "more"}, parent=str(other.log("t", limit=1)[0].id))
-                other.fork("t", branch=f"fork {len(other.branches('t'))}")
-            return await self.inner.apply(batch)
-
-    growing = Growing(shared)
-    store = store_on(growing, fold_every=3)
+    backend = InterferingBackend(shared)
+    store = store_on(backend, fold_every=3)
     other = store_on(shared, fold_every=3, clock=store.engine.ground.clock)
     for n in range(3):
         store.put("t", {"n": n}, id=str(n))
-    growing.active = True
-    with pytest.raises(Conflict, match="kept changing"):
+
+    def grow() -> None:
+        other.put("t", {"n": "more"}, parent=str(other.log("t", limit=1)[0].id))
+        other.fork("t", branch=f"fork {len(other.branches('t'))}")
+
+    def commits(batch: Batch) -> bool:
+        return any(isinstance(each, Put) and each.space is LINES for each in batch)
+
+    with pytest.raises(Conflict, match="kept changing"), backend.interfere(grow, times=None, where=commits):
         prune(store, dropping_ids("0"))
-    growing.active = False
     assert len(store.log("t")) > 90
     prune(store, dropping_ids("0"))
     assert store.log("t")[-1].id == "1"
@@ -295,8 +296,9 @@ def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
 # Killed -----------------------------------------------------------------------------------------------------------
 
 
-def test_killed_at_any_point(shared: Backend) -> None:
-    for lives in range(1000):
+def test_killed_at_any_point(fresh: Backends) -> None:
+    shared, left = fresh(), Counter[int]()
+    for lives in range(0, 1000, fresh.stride):
         store = filled(shared)
         before = Picture(store)
         dropped = {(0, 0), (0, 4), (0, 7), (1, 0)}
@@ -308,13 +310,17 @@ def test_killed_at_any_point(shared: Backend) -> None:
         later = store_on(shared, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
         now = Picture(later)
         assert now.steps.keys() in (before.steps.keys(), before.steps.keys() - dropped)
+        left[len(now.steps)] += 1
         for place, each in now.steps.items():
             assert identical(each.state, before.steps[place].state)
         prune(later, dropping(dropped))
         later.compact("t")
         check_pruned(later, before, dropped)
         later.delete("t")
-    assert lives > 20
+    else:
+        pytest.fail("it never ended")
+    assert left[10] >= fresh.least(14), "killed before the switch"
+    assert left[6] >= 2 or fresh.stride > 1, "killed after it"
 
 
 def test_power_cuts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from holdfast.backends.port import Backend
 from holdfast.engine.drivers import run
 from holdfast.errors import Denied, Invalid, NotFound
 from holdfast.langgraph import HoldfastSaver
-from tests.engine.lines import KINDS, backend, store_on
+from tests.engine.lines import KINDS, Backends, backend, store_on
 from tests.engine.pruned import dropping_ids, filled, prune, rows_of
-from tests.engine.test_found import Meddling
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 
 @pytest.fixture(params=KINDS)
@@ -157,30 +158,30 @@ def test_langgraph_respects_holds(shared: Backend) -> None:
     assert store.threads() == []
 
 
-@pytest.mark.parametrize("what", ["read", "apply"])
-@pytest.mark.parametrize("at", range(20))
 @pytest.mark.parametrize("action", ["delete", "prune"])
-def test_a_hold_set_meanwhile_counts(shared: Backend, what: str, at: int, action: str) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared)
-    held: list[bool] = []
+def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
+    held: list[Moment] = []
 
-    def act() -> None:
-        try:
-            other.hold("t", reason="just now")
-        except NotFound:
-            return  # it was deleted before
-        held.append(len(other.log("t")) == 10)
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        other = store_on(backend.inner)
 
-    meddling.arm(act=act, **{what: at})
-    try:
-        store.delete("t") if action == "delete" else store.prune(keep_last=1, threads="t")
-    except Denied:
-        assert held
-    meddling.arm(act=lambda: None)
-    if held and held[0]:
-        assert len(other.log("t")) == 10
+        def act() -> None:
+            with suppress(NotFound):  # it is deleted already
+                other.hold("t", reason="just now")
+                if len(other.log("t")) == 10:
+                    held.append(moment)
+
+        with moment.interfere(backend, act):
+            try:
+                store.delete("t") if action == "delete" else store.prune(keep_last=1, threads="t")
+            except Denied:
+                assert moment in held
+        assert len(other.log("t")) == (10 if moment in held else 0 if action == "delete" else 2)
+
+    at_every_moment(scenario, stride=fresh.stride)
+    assert len(held) >= (2 if action == "delete" else fresh.least(20)), "held before it was over"
 
 
 def test_both_are_copied_to_another_store(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.engine.writes import Write
 from holdfast.store import Store
-from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, filled, rows_of
-from tests.engine.test_found import Meddling
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 DAY = 24 * 3600 * 10**9
 
@@ -213,50 +213,48 @@ def test_a_damaged_thread_is_left_and_reported(shared: Backend) -> None:
     assert everything(shared) == before
 
 
-def test_others_save_meanwhile(shared: Backend) -> None:
-    for at in range(12):
-        meddling = Meddling(shared)
-        store = filled(meddling)
-        litter(shared, store)
-        other = store_on(shared, fold_every=3)
-        value = f"{LARGE}{at}"
+def test_others_save_meanwhile(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        litter(backend, store)
+        other = store_on(backend.inner, fold_every=3)
+        expected = states(other)
+        new = {"large": f"{LARGE}{moment.at}"}
 
-        def act(other: Store = other, value: str = value) -> None:
-            other.put("t", {"large": value}, id="99")
+        def act() -> None:
+            expected["99"] = new
+            other.put("t", new, id="99")
 
-        meddling.arm(act=act, read=at)
-        report = store.orphans(grace="0s")
+        with moment.interfere(backend, act):
+            report = store.orphans(grace="0s")
         assert not report.problems
-        cold = store_on(shared, fold_every=3, cache_bytes=0)
-        found = states(cold)
-        assert "99" not in found or found["99"] == {"large": value}
-        assert len(found) == 10 + ("99" in found)
-        store.delete("t")
+        cold = store_on(backend.inner, fold_every=3, cache_bytes=0)
+        assert states(cold) == expected
+        assert found(cold.orphans(grace="0s")) == set()
+
+    at_every_moment(scenario, at_least=fresh.least(4), stride=fresh.stride)
 
 
 def test_it_gives_up_where_others_never_stop(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
+    backend = InterferingBackend(shared)
+    store = filled(backend)
     litter(shared, store)
     other = store_on(shared, fold_every=3)
-    count = iter(range(1000))
-
-    def act() -> None:
-        other.put("t", {"n": next(count)})
-        meddling.arm(act=act, apply=0)
-
-    meddling.arm(act=act, apply=0)
-    report = store.orphans(grace="0s")
+    with backend.interfere(lambda: other.put("t", {"n": "more"}), times=None):
+        report = store.orphans(grace="0s")
     assert "kept changing" in report.problems["t"]
 
 
-def test_a_thread_that_is_deleted_meanwhile(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared)
-    for at in range(40):
-        meddling.arm(act=lambda: other.delete("t"), read=at)
-        report = store.orphans(grace="0s")
+def test_a_thread_that_is_deleted_meanwhile(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = filled(backend), store_on(backend.inner)
+        litter(backend, store)
+        with moment.interfere(backend, lambda: other.delete("t")):
+            report = store.orphans(grace="0s")
         assert not report.problems
-        if not other.threads():
-            filled(shared)
+        assert len(other.threads()) == (not moment.came)
+        assert everything(backend) == {} or not moment.came
+
+    at_every_moment(scenario, at_least=fresh.least(4), stride=fresh.stride)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ from holdfast.store import Store
 from holdfast.upkeep.pruning import Pruned, PrunedThread
 from holdfast.upkeep.retention import Retention
 from tests.codec.values import identical
-from tests.engine.lines import KINDS, Clock, backend, store_on
+from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, Picture, check_pruned, decorate, filled, go_on, rows_of
-from tests.engine.test_found import Meddling
 from tests.engine.test_histories import Thread, scripts
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 DAY = 24 * 3600 * 10**9
 
@@ -396,84 +397,65 @@ def test_room_is_given_back_also_where_only_old_revisions_went(shared: Backend) 
     assert counting.tidied == 1, "there was nothing to give back"
 
 
-def test_a_thread_that_is_deleted_meanwhile_is_left(shared: Backend) -> None:
-    meddling = Meddling(shared)
-    store = many(meddling, 2)
-    other = store_on(shared)
-    for what in ("read", "apply"):
-        for at in range(12):
-            if not other.threads(prefix="b1"):
-                for n in range(5):
-                    other.put("b1", {"n": n}, id=str(n))
-            meddling.arm(act=lambda: other.delete("b1"), **{what: at})
+def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store, other = many(backend, 2), store_on(backend.inner)
+        with moment.interfere(backend, lambda: other.delete("b1")):
             report = store.prune(keep_last=2)
-            assert not report.problems
+        assert not report.problems
+        assert len(other.log("a0")) == 2
+        assert len(other.log("b1")) == (0 if moment.came else 2)
+        assert other.verify(level="decode").findings == []
+
+    at_every_moment(scenario, at_least=fresh.least(7), stride=fresh.stride)
 
 
-@pytest.mark.parametrize("at", range(0, 60, 3))
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_a_pin_set_meanwhile_counts(shared: Backend, at: int, dry_run: bool) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared, fold_every=3)
-    pinned: list[str] = []
+@pytest.mark.parametrize(("what", "dry_run"), [("pin", True), ("pin", False), ("name", False), ("tag", False)])
+def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: bool) -> None:
+    protected: list[Moment] = []
 
-    def act() -> None:
-        try:
-            pinned.append(other.pin("t", "1", reason="now"))
-        except NotFound:
-            return  # it was over before
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend)
+        other = store_on(backend.inner, fold_every=3)
 
-    meddling.arm(act=act, read=at)
-    store.prune(keep_last=2, threads="t", dry_run=dry_run)
-    if pinned:
-        assert other.get("t", "1").state["n"] == 1
+        def act() -> None:
+            with suppress(NotFound):  # it is gone already
+                if what == "pin":
+                    other.pin("t", "1", reason="now")
+                else:
+                    (other.name if what == "name" else other.tag)("t", "good", "1")
+                protected.append(moment)
 
-
-def name_given_meanwhile(shared: Backend, what: str, at: int) -> bool:
-    """Whether that was before it was over."""
-    meddling = Meddling(shared)
-    store = filled(meddling)
-    other = store_on(shared, fold_every=3)
-    given: list[bool] = []
-
-    def act() -> None:
-        try:
-            (other.name if at % 2 else other.tag)("t", "good", "1")
-        except NotFound:
-            given.append(False)
+        with moment.interfere(backend, act):
+            store.prune(keep_last=2, threads="t", dry_run=dry_run)
+        found = states_of(other, "t")
+        if moment in protected or dry_run:
+            assert found["1"]["n"] == 1
         else:
-            given.append(True)
+            assert "1" not in found
+        assert dry_run or "0" not in found
 
-    meddling.arm(act=act, **{what: at})
-    store.prune(keep_last=2, threads="t")
-    if given == [True]:
-        assert other.get("t", "1").state["n"] == 1, at
-    other.delete("t")
-    return bool(given)
+    at_every_moment(scenario, ["read"] if dry_run else ["read", "apply"], at_least=fresh.least(8), stride=fresh.stride)
+    assert len(protected) >= fresh.least(20)
 
 
-@pytest.mark.parametrize("what", ["read", "apply"])
-def test_a_name_or_tag_given_meanwhile_counts(shared: Backend, what: str) -> None:
-    at = 0
-    while name_given_meanwhile(shared, what, at):
-        at += 1
-    assert at > 5
+def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
+    def scenario(moment: Moment) -> None:
+        backend = InterferingBackend(fresh())
+        store = filled(backend, cache_bytes=0)
+        other = store_on(backend.inner, fold_every=3)
 
+        def act() -> None:
+            other.put("t", {"n": "new"}, id="9")
+            other.compact("t")
 
-@pytest.mark.parametrize("at", range(12))
-def test_others_save_while_it_is_tried_out(shared: Backend, at: int) -> None:
-    meddling = Meddling(shared)
-    store = filled(meddling, cache_bytes=0)
-    other = store_on(shared, fold_every=3)
+        with moment.interfere(backend, act):
+            report = store.prune(keep_last=2, threads="t", dry_run=True)
+        assert report.dropped in ((7, 8) if moment.came else (7,))
 
-    def act() -> None:
-        other.put("t", {"n": "new"}, id="9")
-        other.compact("t")
-
-    meddling.arm(act=act, read=at)
-    report = store.prune(keep_last=2, threads="t", dry_run=True)
-    assert report.dropped in (7, 8)
+    at_every_moment(scenario, ["read"], at_least=fresh.least(30), stride=fresh.stride)
 
 
 def test_the_file_gets_smaller(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,6 @@ import pytest
 
 from holdfast.backends.port import Delete, Get, Put, Query, Row
 from holdfast.backends.spaces import LINES, NODES, REFS
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.engine.findings import Code, Weight
 from holdfast.engine.protected import LEASE
@@ -19,19 +19,7 @@ from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient
 from holdfast.store import Store
 from tests.engine.lines import Clock, backend, store_on
 from tests.engine.pruned import dropping_ids, prune
-
-
-class Busy(Wrapper):
-    """Something may be done before every read."""
-
-    act: Callable[[Sequence[Query]], None] | None = None
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        act, self.act = self.act, None
-        if act is not None:
-            act(queries)
-            self.act = act
-        return await self.inner.read(queries)
+from tests.support.interference import InterferingBackend
 
 
 class Others:
@@ -42,13 +30,15 @@ class Others:
         self._chance = chance
         self._number = 0
         self.often = 1.0
+        self.changes = 0
+        """How often something was done, and not refused."""
 
-    def __call__(self, queries: Sequence[Query] = ()) -> None:
-        del queries
+    def __call__(self) -> None:
         if self._chance.random() < self.often:
             self._number += 1
             with suppress(NotFound, Conflict, Denied, Invalid):  # such as a branch that another one starts from
                 self._do(self._chance.choice("aaab"), self._chance.random())
+                self.changes += 1
 
     def _do(self, thread: str, chance: float) -> None:
         store, choose, number = self._store, self._chance.choice, self._number
@@ -93,13 +83,13 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
         for _ in range(40):
             others()
         others.often = often
-        busy = Busy(inner)
+        busy = InterferingBackend(inner)
         store = store_on(busy, fold_every=4, clock=clock)
         for level in ("structure", "hashes", "decode"):
-            heads = there.heads()
-            busy.act = others
-            found = store.verify(level=level, heads=heads).findings
-            busy.act = None
+            heads, before = there.heads(), others.changes
+            with busy.interfere(others, "read", times=None):
+                found = store.verify(level=level, heads=heads).findings
+            assert others.changes > before
             assert [each for each in found if each.weight is Weight.DAMAGE] == [], (seed, level)
             assert {each.code for each in found} <= {
                 *(Code.GONE_THREAD, Code.GONE_BRANCH, Code.PRUNED_SINCE, Code.RENAMED_BRANCH),
@@ -109,12 +99,12 @@ def test_nothing_is_found_that_is_not_so(kind: str, often: float, tmp_path: Path
         there.close()
 
 
-def filled(inner_kind: str, folder: Path) -> tuple[Busy, Store, Store]:
+def filled(inner_kind: str, folder: Path) -> tuple[InterferingBackend, Store, Store]:
     inner, clock = backend(inner_kind, folder), Clock()
     there = store_on(inner, fold_every=4, clock=clock)
     for turn in range(300):
         there.put("t", {"turn": turn})
-    busy = Busy(inner)
+    busy = InterferingBackend(inner)
     return busy, store_on(busy, fold_every=4, clock=clock), there
 
 
@@ -134,14 +124,15 @@ def test_a_rewrite_that_ends_meanwhile_leaves_no_orphans(tmp_path: Path) -> None
     run(busy.apply([Put(NODES, Row(node, (), b"")), Put(REFS, Row(lease, ("", 0)))]))
     last: list[Query] = []
 
-    def end(queries: Sequence[Query]) -> None:
-        if [query.space for query in last] == [NODES] and queries[0].space is not NODES:
-            run(busy.apply([Delete(NODES, node), Delete(REFS, lease)]))
-        last[:] = queries
+    def nodes_were_read(queries: Sequence[Query]) -> bool:
+        were, last[:] = [query.space for query in last] == [NODES], queries
+        return were and queries[0].space is not NODES
 
-    busy.act = end
-    assert store.verify().findings == []
-    busy.act = None
+    def end() -> None:
+        run(busy.apply([Delete(NODES, node), Delete(REFS, lease)]))
+
+    with busy.interfere(end, "read", where=nodes_were_read):
+        assert store.verify().findings == []
     run(busy.apply([Put(NODES, Row(node, (), b""))]))
     assert [each.code for each in store.verify().findings] == [Code.ORPHAN]
 
@@ -167,29 +158,30 @@ def test_a_thread_that_keeps_changing_is_not_compared(tmp_path: Path) -> None:
     busy, store, there = filled("memory", tmp_path)
     heads = there.heads()
     there.name("t", "changed")
-    number = 0
+    numbers = count()
 
-    def act(queries: Sequence[Query]) -> None:
-        nonlocal number
-        if any(isinstance(query, Get) and query.space is LINES for query in queries):
-            number += 1
-            there.fork("t", branch=f"branch {number}")
+    def of_the_line(queries: Sequence[Query]) -> bool:
+        return any(isinstance(query, Get) and query.space is LINES for query in queries)
 
-    busy.act = act
-    (found,) = store.verify("t", heads=heads).findings
+    def fork() -> None:
+        there.fork("t", branch=f"branch {next(numbers)}")
+
+    with busy.interfere(fork, "read", times=None, where=of_the_line):
+        (found,) = store.verify("t", heads=heads).findings
     assert (found.code, found.weight) == (Code.NOT_COMPARED, Weight.NOTICE)
 
 
 def test_a_store_that_cannot_be_reached_is_not_damaged(tmp_path: Path) -> None:
     busy, store, _ = filled("memory", tmp_path)
-    reads = 0
 
-    def fail(queries: Sequence[Query]) -> None:
-        nonlocal reads
-        reads += 1
-        if reads > 10 and any(query.space is NODES for query in queries):
-            raise Transient("the network is down")
+    def of_nodes(queries: Sequence[Query]) -> bool:
+        return busy.reads > 10 and any(query.space is NODES for query in queries)
 
-    busy.act = fail
-    with pytest.raises(Transient):
+    def fail() -> None:
+        raise Transient("the network is down")
+
+    with (
+        pytest.raises(Transient),
+        busy.interfere(fail, "read", times=None, where=of_nodes, allowed=(Transient,)),
+    ):
         store.verify(level="decode")

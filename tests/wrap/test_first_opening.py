@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Create, Query, Row
+from holdfast.backends.port import Create
 from holdfast.backends.spaces import STEPS
 from holdfast.backends.waiting import run
 from holdfast.backends.wrap.pair import attach, cursor_of, identity_of
 from holdfast.backends.wrap.tiers import _pair
 from holdfast.backends.wrap.urls import compose
 from holdfast.testing.rows import step
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.wrap.pairs import contents, opened, paired, settled, sqlite
 
 CHILD = """
@@ -70,81 +70,63 @@ def _told(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline()
 
 
-class Interrupted(Memory):
-    """Before one of its calls, somebody else does something."""
+@pytest.mark.parametrize("part", [0, 1], ids=["local", "remote"])
+def test_a_pair_that_another_makes_meanwhile(part: int) -> None:
+    def scenario(moment: Moment) -> None:
+        local, remote = stores = (InterferingBackend(), InterferingBackend())
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        self.at = 0
-        self.meanwhile: Callable[[], object] = lambda: None
+        def other() -> None:
+            store = paired(local, remote)
+            assert run(store.apply([Create(STEPS, step())])) is None
+            settled(store)
 
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        self._call()
-        return await super().read(queries)
+        with moment.interfere(stores[part], other):
+            identity = run(attach(local, remote, restore=False))
+        assert (identity, False) == run(identity_of(local))
+        cursor = run(cursor_of(remote))
+        assert cursor is not None
+        assert cursor.id == identity.id
+        assert len(contents(remote)[STEPS.name]) == moment.came
 
-    async def apply(self, batch: Batch) -> int | None:
-        self._call()
-        return await super().apply(batch)
-
-    def _call(self) -> None:
-        self.calls += 1
-        if self.calls == self.at:
-            self.meanwhile()
+    at_every_moment(scenario, ["any"], at_least=5)
 
 
-PLACES = [(which, at) for which in range(2) for at in range(1, 8)]
+@pytest.mark.parametrize("part", [0, 1], ids=["local", "remote"])
+def test_a_local_store_that_another_restores_meanwhile(part: int) -> None:
+    def scenario(moment: Moment) -> None:
+        remote = InterferingBackend()
+        lost = paired(Memory(), remote)
+        assert run(lost.apply([Create(STEPS, step(0))])) is None
+        assert lost._sender.arrival(1, 10).wait()
+        lost._sender.stop(10)
+        local = InterferingBackend()
+        stores = (local, remote)
 
+        def other() -> None:
+            run(attach(local, remote, restore=True))
+            store = paired(local, remote)
+            assert run(store.apply([Create(STEPS, step(1))])) is None
+            settled(store)
 
-@pytest.mark.parametrize(("which", "at"), PLACES)
-def test_a_pair_that_another_makes_meanwhile(which: int, at: int) -> None:
-    local, remote = stores = (Interrupted(), Interrupted())
-    stores[which].at = at
-
-    def other() -> None:
+        with moment.interfere(stores[part], other):
+            run(attach(local, remote, restore=True))
         store = paired(local, remote)
-        assert run(store.apply([Create(STEPS, step())])) is None
+        assert run(store.apply([Create(STEPS, step(2))])) is None
         settled(store)
+        assert contents(remote) == contents(local)
+        assert contents(remote)[STEPS.name] == [step(n) for n in (range(3) if moment.came else (0, 2))]
 
-    stores[which].meanwhile = other
-    identity = run(attach(local, remote, restore=False))
-    assert (identity, False) == run(identity_of(local))
-    cursor = run(cursor_of(remote))
-    assert cursor is not None
-    assert cursor.id == identity.id
+    at_every_moment(scenario, ["any"], at_least=5)
 
 
-@pytest.mark.parametrize(("which", "at"), PLACES)
-def test_a_local_store_that_another_restores_meanwhile(which: int, at: int) -> None:
-    remote = Interrupted()
-    lost = paired(Memory(), remote)
-    assert run(lost.apply([Create(STEPS, step(0))])) is None
-    assert lost._sender.arrival(1, 10).wait()
-    lost._sender.stop(10)
-    local = Interrupted()
-    remote.calls = 0
-    stores = (local, remote)
-    stores[which].at = at
+@pytest.mark.parametrize("part", [0, 1], ids=["hot", "cold"])
+def test_tiers_that_another_makes_meanwhile(part: int) -> None:
+    def scenario(moment: Moment) -> None:
+        hot, cold = stores = (InterferingBackend(), InterferingBackend())
+        with moment.interfere(stores[part], lambda: run(_pair(hot, cold))):
+            run(_pair(hot, cold))
+        before = contents(hot), contents(cold)
+        run(_pair(hot, cold))
+        assert (contents(hot), contents(cold)) == before
 
-    def other() -> None:
-        run(attach(local, remote, restore=True))
-        store = paired(local, remote)
-        assert run(store.apply([Create(STEPS, step(1))])) is None
-
-    stores[which].meanwhile = other
-    run(attach(local, remote, restore=True))
-    store = paired(local, remote)
-    assert run(store.apply([Create(STEPS, step(2))])) is None
-    settled(store)
-    assert contents(remote) == contents(local)
-    assert contents(remote)[STEPS.name][0] == step(0)
-    assert contents(remote)[STEPS.name][-1] == step(2)
-
-
-@pytest.mark.parametrize(("which", "at"), PLACES)
-def test_tiers_that_another_makes_meanwhile(which: int, at: int) -> None:
-    hot, cold = stores = (Interrupted(), Interrupted())
-    stores[which].at = at
-    stores[which].meanwhile = lambda: run(_pair(hot, cold))
-    run(_pair(hot, cold))
-    run(_pair(hot, cold))
+    at_every_moment(scenario, ["any"], at_least=5)

@@ -74,8 +74,18 @@ class Lease:
         return await self._ground.backend.apply([self.condition()]) is None
 
     async def give_back(self) -> None:
-        """Let others have it, if it is held: whoever was interrupted while taking it may not know."""
-        await self._ground.backend.apply([self.condition(), self.end()])
+        """Let others have it, if it is held: whoever was interrupted while taking it may not know.
+
+        A task that is cancelled, or a Ctrl-C, just now does not keep it: others would have to wait for it to expire.
+        """
+        batch = [self.condition(), self.end()]
+        try:
+            await self._ground.backend.apply(batch)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            await self._ground.backend.apply(batch)
+            raise
 
     def _taken(self) -> Conflict:
         if not self._line.name:

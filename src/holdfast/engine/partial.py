@@ -71,10 +71,9 @@ class Partial:
         """The same, packed."""
 
         async def ask() -> Packed:
-            return await self._nodes(views.whole(self._ws, await self._found(path)))
+            return await self._resolved(views.whole(self._ws, await self._found(path)))
 
-        resolved = await self._states.resolved(self._line, {b"": await self._asked(ask)})
-        return resolved[b""]
+        return await self._asked(ask)
 
     async def length(self, path: Sequence[Any]) -> int:
         """How many items the list at a path has."""
@@ -85,10 +84,9 @@ class Partial:
 
         async def ask() -> Packed:
             first, last, _ = slice(start, stop).indices(await self._length(path))
-            return await self._nodes(views.items(self._ws, await self._found(path), first, max(first, last)))
+            return await self._resolved(views.items(self._ws, await self._found(path), first, max(first, last)))
 
-        resolved = await self._states.resolved(self._line, {b"": await self._asked(ask)})
-        return list(unpack(self._codec, resolved[b""]))
+        return list(unpack(self._codec, await self._asked(ask)))
 
     async def _length(self, path: Sequence[Any]) -> int:
         found = views.length(await self._found(path))
@@ -97,7 +95,16 @@ class Partial:
         return found
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What a question gives; asked again if the line was rewritten since the state was first looked at."""
+        """Answer a question about the state. Raises `NotFound` if the step was deleted meanwhile."""
+        try:
+            return await self._asked_again(ask)
+        except Corrupt:
+            if self._look is not None:
+                await self._look()  # says so if the step was deleted meanwhile
+            raise
+
+    async def _asked_again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask a second time if the line was rewritten since the state was first read."""
         try:
             return await ask()
         except MissingNode:
@@ -106,10 +113,6 @@ class Partial:
             self._states.forget(self._line, self._point.hash)
             self._held, self._draft, self._ws = None, None, Workspace()
             return await ask()
-        except Corrupt:
-            if self._look is not None:
-                await self._look()  # says so if the step was deleted meanwhile
-            raise
 
     async def old(self, path: Sequence[Any]) -> Packed | None:
         """The packed value at a path, if there is one."""
@@ -148,6 +151,11 @@ class Partial:
 
     async def _nodes(self, rounds: Rounds[T]) -> T:
         return await self._states.nodes(self._line, self._held or Held(EMPTY, 0), rounds)
+
+    async def _resolved(self, rounds: Rounds[Packed]) -> Packed:
+        """Read a value, with every large one in place of its pointer."""
+        resolved = await self._states.resolved(self._line, {b"": await self._nodes(rounds)})
+        return resolved[b""]
 
 
 def path_text(path: Sequence[Any]) -> str:
