@@ -139,7 +139,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="only these tests, to try it out")
     given = parser.parse_args(arguments)
     results = Results()
-    options = ["-q", "-n", given.n, "-k", given.k, "--no-cov", "-r", "N", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+    options = ["-q", "-n", given.n, "-k", given.k, "-m", "not torture", "--no-cov", "-r", "N"]
+    options += ["-p", "no:cacheprovider", f"--rootdir={ROOT}"]
     code = pytest.main([*options, *(str(ROOT / file) for file in FILES)], plugins=[results])
     made = table(results)
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

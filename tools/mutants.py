@@ -1,10 +1,10 @@
 """Change the source in small ways, one at a time, and count the changes that the tests find.
 
 `python -m tools.mutants` draws a hundred changes with a seed, so that two runs, also of two versions of the tests, try
-the same ones as long as the source is the same. First it runs the tests once, to learn which of them reach which line;
-a change is then tried only by those that reach it, the fastest first, as many as take `--seconds`
-together; when they take four times that, it counts as found. With `-m` other tests
-than those of `make test` are run, as in pytest. What is learned is kept in build/mutants, by that expression.
+the same ones as long as the source is the same. First it runs all tests of `make nightly` once, to learn which of them
+reach which line, and keeps that in build/mutants. A change is then tried only by those that reach it, the fastest
+first, as many as take `--seconds` together; when they take four times that, it counts as found. Only the tests of
+`make test` are run, or with `--nightly` all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "mutants"
 COPIED = ("src", "tests", "tools", "examples", "docs", "benchmarks", "requirements", "changes")
-EVERY_DAY = "not nightly and not torture"
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -136,10 +135,13 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 class Reach:
     """The tests that reach a line, and how long each takes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nightly: bool) -> None:
         self._data = coverage.CoverageData(str(folder / "coverage"))
         self._data.read()
-        self._seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
+        report = map(json.loads, (folder / "report.jsonl").read_text().splitlines())
+        self._seconds: dict[str, float] = {
+            test: seconds for test, seconds, is_nightly in report if nightly or not is_nightly
+        }
         self._files = {Path(name).relative_to(ROOT).as_posix(): name for name in self._data.measured_files()}
 
     def tests(self, mutant: Mutant, seconds: float) -> list[str]:
@@ -152,40 +154,30 @@ class Reach:
         by_line = self._data.contexts_by_lineno(name)
         found = {each for each in by_line.get(mutant.line, ()) if each}
         found = found or {each for contexts in by_line.values() for each in contexts if each}
-        tests = sorted({each.partition("|")[0] for each in found}, key=self._duration)
-        sums = accumulate(map(self._duration, tests))
-        return [test for test, total in zip(tests, sums, strict=True) if total <= seconds] or tests[:1]
-
-    def _duration(self, test: str) -> float:
-        return self._seconds.get(test, 1.0)
+        tests = {each.partition("|")[0] for each in found} & self._seconds.keys()
+        fastest = sorted(tests, key=self._seconds.__getitem__)
+        sums = accumulate(map(self._seconds.__getitem__, fastest))
+        return [test for test, total in zip(fastest, sums, strict=True) if total <= seconds] or fastest[:1]
 
 
-def learn(expression: str) -> Reach:
-    """Run the tests once, or take what an earlier run has learned."""
-    folder = KEPT / "".join(each if each.isalnum() else "-" for each in expression)
-    if not (folder / "seconds.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        report = folder / "report.jsonl"
-        report.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", expression]
-        options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants"]
-        variables = {
-            **os.environ,
-            "CI": "true",
-            "COVERAGE_FILE": str(folder / "coverage"),
-            "MUTANTS_REPORT": str(report),
-        }
-        subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False)
-        seconds = dict(json.loads(line) for line in report.read_text().splitlines())
-        (folder / "seconds.json").write_text(json.dumps(seconds))
-    return Reach(folder)
+def learn() -> None:
+    """Run all tests once, unless an earlier run has been through them."""
+    if (KEPT / "learned").exists():
+        return
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / "report.jsonl").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "not torture"]
+    options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants"]
+    variables = {**os.environ, "COVERAGE_FILE": str(KEPT / "coverage"), "CI": "true"}
+    subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False)
+    (KEPT / "learned").touch()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Write down how long a test took, where this module is a plugin of pytest."""
-    if report.when == "call":
-        with Path(os.environ["MUTANTS_REPORT"]).open("a") as file:
-            file.write(json.dumps([report.nodeid, report.duration]) + "\n")
+    if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
+        with (KEPT / "report.jsonl").open("a") as file:
+            file.write(json.dumps([report.nodeid, report.duration, "nightly" in report.keywords]) + "\n")
 
 
 # Trying ---------------------------------------------------------------------------------------------------------
@@ -236,11 +228,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each change (%(default)s)")
-    parser.add_argument("-m", dest="expression", default=EVERY_DAY, help="which tests (%(default)s)")
+    parser.add_argument("--nightly", action="store_true", help="with the tests that only `make nightly` runs")
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of the changes to try")
     options = parser.parse_args()
 
-    reach = learn(options.expression)
+    learn()
+    reach = Reach(KEPT, options.nightly)
     every = [each for path in sorted((ROOT / "src").rglob("*.py")) for each in mutants(path)]
     drawn = list(enumerate(random.Random(options.seed).sample(every, options.count)))
     waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()

@@ -16,7 +16,7 @@ from holdfast.backends.port import Change, Create, Delete, Ensure, Expect, Get, 
 from holdfast.backends.spaces import LINES, NODES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.testing import child
-from holdfast.testing.conformance import Stores
+from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores
 from holdfast.testing.model import Model
 from holdfast.testing.rows import column, row_of, step
 from tests.backends.broken import BROKEN
@@ -34,18 +34,47 @@ class TestBroken(BackendConformance):
         return {stores}
 """
 
+ALL_BROKEN = """
+import pytest
+from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores
+from holdfast.testing.conformance.kit import Suite
+from tests.backends.broken import BROKEN
+
+class Chosen(Suite):
+    histories, watched = ShortConformance.histories, ShortConformance.watched
+    drive, handles, found = ShortConformance.drive, ShortConformance.handles, ShortConformance.found
+
+    @pytest.fixture
+    def stores(self):
+        return Stores("memory://", wrap=self.wrap)
+
+for name, (wrap, tests) in BROKEN.items():
+    members = {test: getattr(BackendConformance, test) for test in tests}
+    globals()[f"Test{name}"] = type(f"Test{name}", (Chosen,), {"wrap": staticmethod(wrap), **members})
+"""
+"""Runs against each broken backend the tests that have to fail, with as little as the short suite has."""
+
+LOST = ("test_what_a_killed_process_was_acknowledged_is_there_and_whole",)
+
+QUIET = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:langsmith_plugin", "-q", "--tb=no")
+
+
+def run_file(pytester: pytest.Pytester, text: str, *options: str) -> dict[tuple[str, str], set[str]]:
+    """How the tests of a file end, by class and name: "passed", "failed" or "skipped", for each of their cases."""
+    pytester.makepyfile(text)
+    found: dict[tuple[str, str], set[str]] = {}
+    for report in pytester.inline_run(*options, *QUIET).getreports("pytest_runtest_logreport"):
+        assert isinstance(report, pytest.TestReport)
+        if report.when == "call" or not report.passed:
+            kind, _, test = report.location[2].partition(".")
+            found.setdefault((kind, test.partition("[")[0]), set()).add(report.outcome)
+    return found
+
 
 def outcomes(pytester: pytest.Pytester, stores: str, tests: tuple[str, ...]) -> dict[str, set[str]]:
-    """How tests of the suite end for a backend: "passed", "failed" or "skipped", for each of their cases."""
-    pytester.makepyfile(FILE.format(stores=stores))
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-p", "no:langsmith_plugin", "-q", "--tb=no")
-    result = pytester.inline_run("-k", f"({' or '.join(tests)}) and not async", *options)
-    found: dict[str, set[str]] = {test: set() for test in tests}
-    for report in result.getreports("pytest_runtest_logreport"):
-        name = report.location[2].partition(".")[2].partition("[")[0]
-        if name in found and (report.when == "call" or not report.passed):
-            found[name].add(report.outcome)
-    return found
+    """How tests of the suite end for a backend."""
+    found = run_file(pytester, FILE.format(stores=stores), "-k", f"({' or '.join(tests)}) and not async")
+    return {test: ends for (_, test), ends in found.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +87,19 @@ def without_shrinking() -> Iterator[None]:
     settings.load_profile(before)
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_backend_fails(pytester: pytest.Pytester, name: str) -> None:
-    tests = BROKEN[name][1]
-    found = outcomes(pytester, f'Stores("memory://", wrap=broken.BROKEN[{name!r}][0])', tests)
+def test_every_broken_backend_fails(pytester: pytest.Pytester) -> None:
+    found = run_file(pytester, ALL_BROKEN)
+    expected = {(f"Test{name}", test) for name, (_, tests) in BROKEN.items() for test in tests}
+    assert found.keys() == expected
     assert [test for test, ends in found.items() if "failed" not in ends] == []
+
+
+def test_the_short_suite_finds_every_broken_backend() -> None:
+    """Of the tests that have to fail, at least one is in the short suite."""
+    missed = {name for name, (_, tests) in BROKEN.items() if not any(hasattr(ShortConformance, test) for test in tests)}
+    assert missed == set()
+    assert hasattr(ShortConformance, LOST[0])
+    assert ShortConformance.kills < BackendConformance.kills, "so only the whole suite is sure to find halves"
 
 
 def test_a_backend_that_takes_anything_fails(pytester: pytest.Pytester) -> None:
@@ -73,9 +110,8 @@ def test_a_backend_that_takes_anything_fails(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("name", ["early", "halves"])
 def test_a_backend_that_loses_what_it_acknowledged_fails(pytester: pytest.Pytester, name: str) -> None:
-    tests = ("test_what_a_killed_process_was_acknowledged_is_there_and_whole",)
     stores = f'Stores(f"sqlite:///{{tmp_path}}/store.db", command=broken.command({name!r}))'
-    assert outcomes(pytester, stores, tests) == {tests[0]: {"failed"}}
+    assert outcomes(pytester, stores, LOST) == {LOST[0]: {"failed"}}
 
 
 def test_tests_of_what_is_not_claimed_are_skipped(pytester: pytest.Pytester) -> None:
@@ -88,14 +124,13 @@ def test_tests_of_what_is_not_claimed_are_skipped(pytester: pytest.Pytester) -> 
 
 
 def test_a_process_that_cannot_open_the_store_says_why(pytester: pytest.Pytester) -> None:
-    tests = ("test_what_a_killed_process_was_acknowledged_is_there_and_whole",)
     stores = 'Stores(f"sqlite:///{tmp_path}/store.db", command=["false"])'
-    assert outcomes(pytester, stores, tests) == {tests[0]: {"failed"}}
+    assert outcomes(pytester, stores, LOST) == {LOST[0]: {"failed"}}
 
 
 def test_a_suite_without_stores_says_what_is_missing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FILE.partition("class")[0] + "class TestIt(BackendConformance): ...")
-    result = pytester.inline_run("-k", "test_closing_again", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov")
+    result = pytester.inline_run("-k", "test_closing_again", *QUIET[:-1])
     failures = [str(report.longrepr) for report in result.getfailures()]
     assert len(failures) == 2
     assert all("has to give the fixture `stores`" in failure for failure in failures)

@@ -15,12 +15,12 @@ from holdfast.backends.wrap.counting import Counting
 from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Config, Transient, Unavailable
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing.conformance import ShortConformance, Stores
 from holdfast.testing.rows import row_of, step
 
 
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestWrapperConforms(SyncConformance):
+class TestWrapperConforms(ShortConformance):
     """All wrappers at once, none of which should be noticed."""
 
     @pytest.fixture

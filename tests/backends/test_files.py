@@ -24,6 +24,7 @@ from holdfast.backends.spaces import SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.rows import step
 from tests.damaged import flipped
 from tests.servers.pace import TooSoon, given_time, hurried
@@ -31,10 +32,17 @@ from tests.servers.pace import TooSoon, given_time, hurried
 
 class TestConformance(BackendConformance):
     histories = 20
+    kills = 2
 
     @pytest.fixture
     def stores(self, tmp_path: Path) -> Stores:
         return Stores(f"file:///{tmp_path}/store")
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestKilledOften(Processes):
+    stores = TestConformance.stores
 
 
 def opened(path: Path, **options: Any) -> Files:

@@ -8,13 +8,11 @@ from functools import cache
 import pytest
 from pymongo import MongoClient, WriteConcern
 
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from tests.servers import mongodb
 
 
-class TestMongoDB(SyncConformance):
-    histories = 20
-
+class TestMongoDB(ShortConformance):
     @pytest.fixture
     def stores(self, request: pytest.FixtureRequest) -> Iterator[Stores]:
         url = _database()
@@ -23,6 +21,11 @@ class TestMongoDB(SyncConformance):
             _database.cache_clear()  # what died in a transaction keeps its rows locked for a while
         else:
             _empty(url)
+
+
+@pytest.mark.nightly
+class TestMongoDBInFull(SyncConformance):
+    stores = TestMongoDB.stores
 
 
 @cache

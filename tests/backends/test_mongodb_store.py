@@ -25,7 +25,7 @@ from pymongo.driver_info import DriverInfo
 from pymongo.errors import OperationFailure
 
 import holdfast
-from holdfast.backends.mongodb import MongoDB
+from holdfast.backends.mongodb import MongoDB, abandoned
 from holdfast.backends.mongodb import uploads as mongodb_uploads
 from holdfast.backends.mongodb.groups import Group
 from holdfast.backends.network import Stamp
@@ -33,7 +33,7 @@ from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect
 from holdfast.backends.spaces import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, HoldfastError, Invalid, TooLarge, Transient, Unavailable
-from holdfast.testing.conformance.kit import Driven
+from holdfast.testing.conformance.kit import Driven, case
 from holdfast.testing.rows import meaning, row_of, step
 from tests.servers import MongoServer, mongodb, mongodb_server
 
@@ -99,15 +99,21 @@ def test_documents_are_what_a_person_would_ask_for(store: Driven, plain: Databas
     assert entry["value"]["user"]["tags"] == ["a", 1, None, 2.5]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['{"$set": 1}', '{"a": {"$ref": "x"}}', str(2**64), '"\\ud800"', "[" * 90 + "]" * 90, '{"\\u0000": 1}', "not JSON"],
-    ids=["dollar", "nested dollar", "large number", "half a character", "deep", "zero in a name", "none at all"],
-)
-def test_json_that_mongodb_cannot_hold_is_kept_as_text(store: Driven, text: str) -> None:
-    row = row_of(METADATA, "tenant", "thread", "id", "key", value=text)
-    store.fill(METADATA, [row])
-    assert store.scan(METADATA) == [row]
+def test_json_that_mongodb_cannot_hold_is_kept_as_text(store: Driven) -> None:
+    cases = {
+        "dollar": '{"$set": 1}',
+        "nested dollar": '{"a": {"$ref": "x"}}',
+        "large number": str(2**64),
+        "half a character": '"\\ud800"',
+        "deep": "[" * 90 + "]" * 90,
+        "zero in a name": '{"\\u0000": 1}',
+        "none at all": "not JSON",
+    }
+    for name, text in cases.items():
+        row = row_of(METADATA, "tenant", "thread", "id", name, value=text)
+        with case(name):
+            store.fill(METADATA, [row])
+            assert store.scan(METADATA, row.key) == [row]
 
 
 def test_json_that_would_outgrow_a_document_is_kept_as_text(store: Driven) -> None:
@@ -320,24 +326,21 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
     other.close()
 
 
-@pytest.mark.parametrize(
-    ("space", "wrong", "error"),
-    [
-        (METADATA, row_of(METADATA, *LINE, "c", "k", value=f'"{"中" * (5 * MIB)}"'), TooLarge),
-        (METADATA, row_of(METADATA, *LINE, "c", "\ud800"), Invalid),
-        (STEPS, step(0, id="\ud800"), Invalid),
-        (STEPS, step(1 << 63), Invalid),
-        (STEPS, step(0, time=1 << 64), Invalid),
-    ],
-    ids=["too large in UTF-8", "a name that is no text", "a column that is no text", "a key", "a number"],
-)
-def test_what_mongodb_cannot_hold_is_refused_alone(
-    store: Driven, space: Space, wrong: Row, error: type[Exception]
-) -> None:
-    outcomes = _commit(store, [[Put(space, wrong)], [Put(STEPS, step(5))]], Stamp("client", 0, 1))
-    assert isinstance(outcomes[0], error)
-    assert outcomes[1] is None
-    assert store.scan(STEPS) == [step(5)]
+def test_what_mongodb_cannot_hold_is_refused_alone(store: Driven) -> None:
+    cases: dict[str, tuple[Space, Row, type[Exception]]] = {
+        "too large in UTF-8": (METADATA, row_of(METADATA, *LINE, "c", "k", value=f'"{"中" * (5 * MIB)}"'), TooLarge),
+        "a name that is no text": (METADATA, row_of(METADATA, *LINE, "c", "\ud800"), Invalid),
+        "a column that is no text": (STEPS, step(0, id="\ud800"), Invalid),
+        "a key": (STEPS, step(1 << 63), Invalid),
+        "a number": (STEPS, step(0, time=1 << 64), Invalid),
+    }
+    for number, (name, (space, wrong, error)) in enumerate(cases.items(), 1):
+        with case(name):
+            right = step(5, body=name.encode())
+            outcomes = _commit(store, [[Put(space, wrong)], [Put(STEPS, right)]], Stamp("client", 0, number))
+            assert isinstance(outcomes[0], error)
+            assert outcomes[1] is None
+            assert store.scan(STEPS) == [right]
 
 
 def test_what_is_no_name_cannot_be_looked_for(store: Driven) -> None:
@@ -445,7 +448,8 @@ def test_tidying_has_collections_moved_together_that_are_half_empty(
     assert len(store.scan(NODES)) == 1
 
 
-def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str) -> None:
+def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abandoned, "_IDLE", 200_000)
     store = _open(url, timeout=120)
     store.fill(STEPS, [step(0)])
     with MongoClient[dict[str, Any]](url, driver=DriverInfo("holdfast")) as client, client.start_session() as session:
@@ -462,11 +466,13 @@ def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str) -> N
 # Opening ------------------------------------------------------------------------------------------------------------
 
 
-def test_ten_processes_open_a_new_store_at_once(url: str) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.nightly)])
+def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
     command = [sys.executable, "-m", "holdfast.testing.child", "claim", url, "{}"]
     pipe = subprocess.PIPE
     children = [
-        subprocess.Popen([*command, f"w{n}", "3"], stdin=pipe, stdout=pipe, stderr=pipe, text=True) for n in range(10)
+        subprocess.Popen([*command, f"w{n}", "3"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        for n in range(count)
     ]
     won: list[int] = []
     for child in children:

@@ -15,8 +15,9 @@ from holdfast.backends.port import Create, Put, Scan
 from holdfast.backends.spaces import STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Denied, Transient, Unavailable
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.conformance.reads import Reads
+from holdfast.testing.conformance.short import SyncOnly
 from holdfast.testing.conformance.writes import Writes
 from holdfast.testing.rows import step
 from tests import servers
@@ -36,16 +37,20 @@ def place(server: str = "s3") -> tuple[str, dict[str, Any]]:
     return f"{url}/{os.getpid()}-{next(NUMBERS)}", options
 
 
-class TestSeaweedFS(SyncConformance):
-    histories = 20
-
+class TestSeaweedFS(ShortConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(*place())
 
 
+@pytest.mark.nightly
+class TestSeaweedFSInFull(SyncConformance):
+    stores = TestSeaweedFS.stores
+
+
+@pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestMoto(Reads, Writes):
+class TestMoto(SyncOnly, Reads, Writes):
     """Another server of the same protocol, for what is about one process."""
 
     @pytest.fixture

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores, SyncConformance
+from holdfast.testing.conformance.processes import Processes
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 
-class TestConformance(SyncConformance):
+class TestConformance(BackendConformance):
     histories = 20
+    kills = 2
 
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied())
 
 
-@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestThroughPgBouncer(SyncConformance):
-    histories = 20
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestKilledOften(Processes):
+    kills = 20
+    stores = TestConformance.stores
 
+
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
+class TestThroughPgBouncer(ShortConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(emptied_pooled())
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestThroughPgBouncerInFull(SyncConformance):
+    stores = TestThroughPgBouncer.stores

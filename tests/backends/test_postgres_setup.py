@@ -21,6 +21,7 @@ from holdfast.backends.spaces import LATER, LINES, NODES, SPACES, STEPS, WORDS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Denied, Transient
 from holdfast.testing.conformance import Driven
+from holdfast.testing.conformance.kit import case
 from holdfast.testing.rows import row_of
 from tests import servers
 
@@ -67,19 +68,20 @@ def opened(url: str, **options: Any) -> Driven:
 # Where it is
 
 
-@pytest.mark.parametrize("schema", ["agents", "Two Words", 'quo"ted', "it's", "select", "é"])
-def test_a_schema_of_any_name(url: str, schema: str) -> None:
-    store = opened(url, schema=schema)
-    store.fill(LINES, [ACME])
-    assert store.apply(Create(LINES, ACME)) == 0
-    assert store.scan(LINES) == [ACME]
-    assert store.drive(store.backend.check()) == []
-    store.drive(store.backend.tidy())
-    assert store.drive(store.backend.size()) > 0
-    store.close()
-    assert sql(url, "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema|public)'") == [
-        (schema,)
-    ]
+def test_a_schema_of_any_name(url: str) -> None:
+    names = ("agents", "Two Words", 'quo"ted', "it's", "select", "é")
+    for schema in names:
+        with case(schema):
+            store = opened(url, schema=schema)
+            store.fill(LINES, [ACME])
+            assert store.apply(Create(LINES, ACME)) == 0
+            assert store.scan(LINES) == [ACME]
+            assert store.drive(store.backend.check()) == []
+            store.drive(store.backend.tidy())
+            assert store.drive(store.backend.size()) > 0
+            store.close()
+    found = sql(url, "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema|public)'")
+    assert {schema for (schema,) in found} == set(names)
 
 
 def test_schemas_are_stores_of_their_own(url: str) -> None:
@@ -183,7 +185,8 @@ def test_a_database_that_is_not_utf_8(url: str) -> None:
 # Making the schema
 
 
-def test_ten_processes_come_first(url: str) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.nightly)])
+def test_several_processes_come_first(url: str, count: int) -> None:
     program = (
         "import sys\n"
         "from holdfast.backends.port import Create\n"
@@ -199,7 +202,7 @@ def test_ten_processes_come_first(url: str) -> None:
     )
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", program, url]
-    children = [subprocess.Popen([*command, str(n)], stdin=pipe, stdout=pipe, stderr=pipe) for n in range(10)]
+    children = [subprocess.Popen([*command, str(n)], stdin=pipe, stdout=pipe, stderr=pipe) for n in range(count)]
     for child in children:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
@@ -208,9 +211,9 @@ def test_ten_processes_come_first(url: str) -> None:
         child.stdin.write(b"go\n")
         child.stdin.flush()
     errors = [child.communicate(timeout=300)[1] for child in children]
-    assert [child.returncode for child in children] == [0] * 10, errors
+    assert [child.returncode for child in children] == [0] * count, errors
     store = opened(url)
-    assert len(store.scan(LINES)) == 10
+    assert len(store.scan(LINES)) == count
     store.close()
 
 

@@ -21,7 +21,7 @@ from holdfast.backends.redis.layout import read_words, words
 from holdfast.backends.spaces import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.backends.waiting import run
 from holdfast.errors import Corrupt, Invalid, TooLarge
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 from tests.servers import RedisServer, redis
 
@@ -31,12 +31,15 @@ KEYS = st.lists(st.sampled_from([str, int, bytes]), max_size=4).flatmap(
 )
 
 
-class TestConformance(SyncConformance):
-    histories = 20
-
+class TestConformance(ShortConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores(redis())
+
+
+@pytest.mark.nightly
+class TestConformanceInFull(SyncConformance):
+    stores = TestConformance.stores
 
 
 class Installed(RedisServer):
@@ -55,10 +58,9 @@ def installed() -> Installed:
 
 if shutil.which("redis-server") is not None:
 
+    @pytest.mark.nightly
     @pytest.mark.no_cover  # that of another version was measured
     class TestInstalledRedis(SyncConformance):
-        histories = 20
-
         @pytest.fixture
         def stores(self) -> Stores:
             return Stores(installed().fresh())

@@ -473,7 +473,7 @@ def test_a_connection_that_never_answers_is_not_waited_for_to_the_end() -> None:
     with (
         redis_server() as server,
         _deaf_at_first(server.port) as port,
-        opened(f"redis://127.0.0.1:{port}?socket_timeout=3", timeout=120) as store,
+        opened(f"redis://127.0.0.1:{port}?socket_timeout=1", timeout=120) as store,
     ):
         assert run(store.apply([Create(STEPS, step(0))])) is None
 

@@ -1,10 +1,14 @@
-"""Servers die, stand still and lose connections while several threads save: nothing is lost, and nothing made twice."""
+"""Servers die, stand still and lose connections while several threads save: nothing is lost, and nothing made twice.
+
+In every run on the stores whose servers start quickly; nightly on all of them. Those of MongoDB and S3 have tests of
+their own that run always: `test_mongodb_store.py` and `test_server_faults_s3.py`.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -23,7 +27,15 @@ IN_TIME = 25.0
 """By when a caller who waits for 1.5 seconds at most has an answer, there."""
 
 
-@pytest.fixture(scope="module", params=REMOTE)
+def on(*usual: str, kinds: Sequence[str] = REMOTE) -> pytest.MarkDecorator:
+    """Run a test on these kinds of store in every run, and nightly on all."""
+    marks = {kind: () if kind in usual else (pytest.mark.nightly,) for kind in kinds}
+    return pytest.mark.parametrize(
+        "shared_rig", [pytest.param(kind, marks=marks[kind]) for kind in kinds], indirect=True, scope="module"
+    )
+
+
+@pytest.fixture(scope="module")
 def shared_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     with rig(request.param) as made:
         yield made
@@ -36,6 +48,7 @@ def place(shared_rig: Rig) -> Iterator[Rig]:
     shared_rig.proxy.mend()
 
 
+@on("postgres", "redis")
 def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
     url = place.fresh()
     with holdfast.open(url, timeout=PATIENCE) as store:
@@ -49,7 +62,7 @@ def test_the_server_dies_in_the_middle_of_commits(place: Rig) -> None:
         writers.check(url)
 
 
-@pytest.mark.parametrize("shared_rig", ["pgbouncer"], indirect=True)
+@on("pgbouncer", kinds=["pgbouncer"])
 def test_a_pooler_is_restarted(place: Rig) -> None:
     url = place.fresh()
     with holdfast.open(url, timeout=PATIENCE) as store:
@@ -61,6 +74,7 @@ def test_a_pooler_is_restarted(place: Rig) -> None:
         writers.check(url)
 
 
+@on("postgres", "redis")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_is_cut_off(place: Rig, when: str) -> None:
     """The server got it or not: the client cannot tell, and has to find out."""
@@ -79,6 +93,7 @@ def test_a_commit_is_cut_off(place: Rig, when: str) -> None:
         writers.check(url)
 
 
+@on("postgres", "redis")
 def test_connections_are_cut_and_refused(place: Rig) -> None:
     url = place.fresh()
     chance = random.Random(7)
@@ -96,6 +111,7 @@ def test_connections_are_cut_and_refused(place: Rig) -> None:
         writers.check(url)
 
 
+@on("redis")
 def test_the_server_stands_still_for_too_long(place: Rig) -> None:
     """Callers are told in time, and the same store goes on as soon as the server does."""
     url = place.fresh()
@@ -120,6 +136,7 @@ def test_the_server_stands_still_for_too_long(place: Rig) -> None:
         writers.check(url)
 
 
+@on("postgres")
 def test_the_way_to_the_server_is_slow(place: Rig) -> None:
     url = place.fresh()
     place.proxy.latency = 0.005
@@ -180,6 +197,7 @@ def at_random(place: Rig, store: holdfast.Store, chance: random.Random) -> None:
 
 
 @pytest.mark.torture
+@pytest.mark.parametrize("shared_rig", REMOTE, indirect=True, scope="module")
 @pytest.mark.parametrize("seed", range(5))
 def test_anything_at_any_time(place: Rig, seed: int) -> None:
     url = place.fresh()

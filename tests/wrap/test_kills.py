@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ def killed(url: str, writer: str, after: int, rng: random.Random) -> int:
         time.sleep(rng.random() * 0.005)
         process.kill()
         rest = process.stdout.read()
+    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
     said = rest[: rest.rfind("\n") + 1].split()
     return int(said[-1]) if said else last
 
@@ -85,8 +87,9 @@ def _has(url: str, expected: dict[str, int], *, at_least: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["behind", "mirror"])
-def test_nothing_is_lost_when_a_process_is_killed(tmp_path: Path, kind: str) -> None:
-    kill_and_look(tmp_path, kind, rounds=6, seed=1)
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_nothing_is_lost_when_a_process_is_killed(tmp_path: Path, kind: str, rounds: int) -> None:
+    kill_and_look(tmp_path, kind, rounds, seed=1)
 
 
 @pytest.mark.torture

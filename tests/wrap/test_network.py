@@ -39,8 +39,17 @@ def look(url: str) -> None:
             assert store.get("chat", checkpoint.id).state == STATES[checkpoint.step]
 
 
-@pytest.mark.parametrize("kind", ["behind", "mirror"])
-@pytest.mark.parametrize("remote", REMOTES)
+@pytest.mark.parametrize(
+    ("kind", "remote"),
+    [
+        ("behind", "postgresql"),
+        ("mirror", "mongodb"),
+        ("mirror", "redis"),
+        pytest.param("behind", "mongodb", marks=pytest.mark.nightly),
+        pytest.param("behind", "redis", marks=pytest.mark.nightly),
+        pytest.param("mirror", "postgresql", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
     far = REMOTES[remote]()
     url = compose(kind, local=sqlite(tmp_path), remote=far)
@@ -54,7 +63,10 @@ def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
         assert store.get("chat").state == STATES[-1]
 
 
-@pytest.mark.parametrize(("hot", "cold"), [("postgresql", "file"), ("mongodb", "redis"), ("redis", "file")])
+@pytest.mark.parametrize(
+    ("hot", "cold"),
+    [("postgresql", "file"), ("mongodb", "redis"), pytest.param("redis", "file", marks=pytest.mark.nightly)],
+)
 def test_a_hot_store_on_a_server(tmp_path: Path, hot: str, cold: str) -> None:
     far = servers.redis() if cold == "redis" else f"file:///{tmp_path}/cold"
     url = compose("tiers", hot=REMOTES[hot](), cold=far, after=0, keep=0)

@@ -7,6 +7,9 @@ A backend's test file says where its stores are, and inherits the tests::
         def stores(self, tmp_path: Path) -> Stores:
             return Stores(f"sqlite:///{tmp_path}/store.db")
 
+`BackendConformance` runs everything, through the sync driver and through asyncio. `SyncConformance` runs everything
+through the sync driver. `ShortConformance` runs the part that finds most faults in the least time.
+
 Tests of what a backend does not claim (`Capabilities.durable`, `shared`, `fresh`, `words`) are skipped.
 """
 
@@ -22,33 +25,28 @@ except ImportError as error:
         f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
     ) from error
 
-_PARTS = ("histories", "lifetime", "processes", "races", "reads", "values", "words", "writes")
+_PARTS = ("histories", "lifetime", "processes", "races", "reads", "short", "values", "words", "writes")
 
 # Before they are imported: so that a failing assertion shows its values, as in any test file.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
-from holdfast.engine.drivers import run  # noqa: E402
 from holdfast.testing.conformance.histories import Histories  # noqa: E402
-from holdfast.testing.conformance.kit import Drive, Driven, Stores  # noqa: E402
+from holdfast.testing.conformance.kit import Driven, Stores  # noqa: E402
 from holdfast.testing.conformance.lifetime import Lifetime  # noqa: E402
 from holdfast.testing.conformance.processes import Processes  # noqa: E402
 from holdfast.testing.conformance.races import Races  # noqa: E402
 from holdfast.testing.conformance.reads import Reads  # noqa: E402
+from holdfast.testing.conformance.short import ShortConformance, SyncOnly  # noqa: E402
 from holdfast.testing.conformance.values import Values  # noqa: E402
 from holdfast.testing.conformance.words import WordsFound  # noqa: E402
 from holdfast.testing.conformance.writes import Writes  # noqa: E402
 
-__all__ = ["BackendConformance", "Driven", "Stores", "SyncConformance"]
+__all__ = ["BackendConformance", "Driven", "ShortConformance", "Stores", "SyncConformance"]
 
 
 class BackendConformance(Reads, Values, Writes, WordsFound, Races, Lifetime, Processes, Histories):
-    """All of it. A subclass gives the fixture `stores`."""
+    """All tests, through both drivers. A subclass gives the fixture `stores`."""
 
 
-class SyncConformance(BackendConformance):
-    """All of it, through the sync driver only: for a backend whose way to wait is tested both ways elsewhere."""
-
-    @pytest.fixture
-    def drive(self) -> Drive:
-        """The sync driver."""
-        return run
+class SyncConformance(SyncOnly, BackendConformance):
+    """All tests, through the sync driver: for a backend whose way to wait is tested with both drivers elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -85,7 +86,16 @@ class Driven:
 
 
 class Suite:
-    """What every part of the suite needs. A subclass gives `stores`; the rest follows from it."""
+    """The base of every part of the suite. A subclass gives `stores`; the rest follows from it."""
+
+    histories: int | None = None
+    """How many random histories are tried; None is as many as hypothesis is set to. Fewer do for a slow store."""
+
+    kills: int = 5
+    """How many processes are killed while they write."""
+
+    watched: int = 60
+    """How many batches are written while readers watch."""
 
     @pytest.fixture
     def stores(self) -> Stores:
@@ -110,10 +120,20 @@ class Suite:
 
     @pytest.fixture
     def plain(self, stores: Stores) -> Iterator[Driven]:
-        """An open store, through the sync driver only: for tests that bring their own tasks or threads."""
+        """An open store, through the sync driver only: for long tests, and those with their own tasks or threads."""
         driven = Driven(run(stores.open()), run)
         yield driven
         driven.close()
+
+
+@contextmanager
+def case(name: object) -> Iterator[None]:
+    """Name the case in whatever goes wrong inside: for tests that loop over many cases, on one store."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the case {name!r}")
+        raise
 
 
 def seqs(rows: Sequence[Row]) -> list[tuple[Any, ...]]:

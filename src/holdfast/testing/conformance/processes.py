@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -20,7 +21,6 @@ from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
 from holdfast.testing.rows import column
 
 KEYS = 60
-ROUNDS = 5
 
 
 class Processes(Suite):
@@ -63,7 +63,7 @@ class Processes(Suite):
             pytest.skip("does not claim to be durable")
         rng = random.Random(7)  # noqa: S311 - moments, not secrets
         expected: set[str] = set()
-        for number in range(ROUNDS):
+        for number in range(self.kills):
             writer = f"w{number}"
             with _child(stores, "stream", writer, 100_000, rng.choice([1, 50, 5000])) as child:
                 said = _lines_until(child, count=rng.randrange(1, 60))
@@ -145,6 +145,6 @@ def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
     # Not communicate(): that would miss what was buffered while a line was read.
     lines, errors = child.stdout.read(), child.stderr.read()
     child.wait(timeout=60)
-    assert killed or child.returncode == 0, errors
+    assert child.returncode == (-signal.SIGKILL if killed else 0), errors
     # One that was killed may have said half of its last line: whole lines only.
     return lines[: lines.rfind("\n") + 1].split()

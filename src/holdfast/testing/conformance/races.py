@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import ge
 from typing import TypeVar
 
 import pytest
@@ -14,13 +15,15 @@ import pytest
 from holdfast.backends.port import Backend, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, NODES, STEPS
 from holdfast.engine.drivers import arun, run
-from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
+from holdfast.testing.conformance.kit import Driven, Stores, Suite, case, needs_fresh
 from holdfast.testing.rows import column, row_of, step
 
 T = TypeVar("T")
 
 THREADS = 8
 KEYS = 40
+PAUSE = 9
+"""After how many batches a writer waits until all readers have looked."""
 WIDTH = 6
 """How many rows a batch has where the test is whether it is seen whole."""
 
@@ -48,7 +51,7 @@ class Races(Suite):
             barrier.wait()
             return [key for key in range(KEYS) if run(handles[worker].apply([_claim(key, worker)])) is None]
 
-        self._one_winner_each(plain, _in_threads(compete))
+        _one_winner_each(plain, _in_threads(compete))
 
     def test_of_tasks_that_create_one_key_one_wins(self, plain: Driven) -> None:
         async def compete(worker: int) -> list[int]:
@@ -62,7 +65,7 @@ class Races(Suite):
         async def main() -> list[list[int]]:
             return await asyncio.gather(*(compete(worker) for worker in range(32)))
 
-        self._one_winner_each(plain, asyncio.run(main()))
+        _one_winner_each(plain, asyncio.run(main()))
 
     def test_of_event_loops_that_create_one_key_one_wins(self, plain: Driven, handles: list[Backend]) -> None:
         async def compete(worker: int) -> list[int]:
@@ -70,14 +73,7 @@ class Races(Suite):
             answers = await asyncio.gather(*(arun(backend.apply([_claim(key, worker)])) for key in range(KEYS)))
             return [key for key, refused in enumerate(answers) if refused is None]
 
-        self._one_winner_each(plain, _in_threads(lambda worker: asyncio.run(compete(worker))))
-
-    @staticmethod
-    def _one_winner_each(store: Driven, won: list[list[int]]) -> None:
-        assert sorted(key for keys in won for key in keys) == list(range(KEYS))
-        owners = {key: worker for worker, keys in enumerate(won) for key in keys}
-        found = store.scan(STEPS)
-        assert {row.key[3]: int(row.body) for row in found} == owners
+        _one_winner_each(plain, _in_threads(lambda worker: asyncio.run(compete(worker))))
 
     def test_compare_and_set_loses_no_update(self, plain: Driven, handles: list[Backend]) -> None:
         key = ("tenant", "line")
@@ -98,29 +94,11 @@ class Races(Suite):
         _in_threads(count)
         assert column(LINES, plain.scan(LINES)[0], "created") == each * THREADS
 
-    @pytest.mark.parametrize("lines", [("line", "line"), ("line", "another")], ids=["one line", "two lines"])
-    def test_of_batches_that_exclude_each_other_one_is_made(
-        self, plain: Driven, handles: list[Backend], lines: tuple[str, str]
-    ) -> None:
+    def test_of_batches_that_exclude_each_other_one_is_made(self, plain: Driven, handles: list[Backend]) -> None:
         """Each is made on condition that the other's row is not there."""
-        barrier = threading.Barrier(2)
-
-        def rows(key: int) -> list[Row]:
-            return [step(2 * key + side, line=line) for side, line in enumerate(lines)]
-
-        def compete(side: int) -> list[int]:
-            won = []
-            for key in range(KEYS):
-                mine, other = rows(key)[side], rows(key)[1 - side]
-                barrier.wait()
-                if run(handles[side].apply([Expect(STEPS, other.key, None), Create(STEPS, mine)])) is None:
-                    won.append(key)
-            return won
-
-        with ThreadPoolExecutor(2) as pool:
-            won = [*pool.map(compete, range(2))]
-        assert sorted(won[0] + won[1]) == list(range(KEYS))
-        assert len(plain.scan(STEPS)) == KEYS
+        for lines in (("line", "line"), ("one", "other")):
+            with case(lines):
+                _exclude_each_other(plain, handles, lines)
 
     # Whole batches, one moment
 
@@ -128,37 +106,44 @@ class Races(Suite):
         plain.apply(*_version(0))
         stop = threading.Event()
         acknowledged = 0
+        looks = [0] * 4
+        looked = threading.Condition()
 
-        def watch(backend: Backend) -> int:
+        def watch(reader: int) -> None:
             seen = 0
-            looks = 0
-            while not looks or not stop.is_set():  # once at least, also where the machine is busy with the others
-                least = acknowledged
-                found = run(backend.read([Scan(NODES, ()), Scan(STEPS, ()), Scan(NODES, (), reverse=True, limit=1)]))
-                versions = {int(row.body) for rows in found for row in rows}
-                assert len(versions) == 1, f"parts of several batches at once: {sorted(versions)}"
-                assert [len(rows) for rows in found] == [WIDTH, WIDTH, 1]
-                assert min(versions) >= max(seen, least), "older than what was acknowledged or seen before"
-                seen = min(versions)
-                looks += 1
-            return looks
-
-        with ThreadPoolExecutor(4) as pool:
-            readers = [pool.submit(watch, backend) for backend in handles[:4]]
             try:
-                for version in range(1, 60):
-                    assert plain.apply(*_version(version)) is None
-                    acknowledged = version
+                while not stop.is_set():
+                    seen = _whole_version(handles[reader], max(seen, acknowledged))
+                    with looked:
+                        looks[reader] += 1
+                        looked.notify()
             finally:
                 stop.set()
-            assert all(reader.result() > 0 for reader in readers)
+                with looked:
+                    looked.notify()
+
+        with ThreadPoolExecutor(len(looks)) as pool:
+            readers = [pool.submit(watch, reader) for reader in range(len(looks))]
+            try:
+                for version in range(1, self.watched):
+                    assert plain.apply(*_version(version)) is None
+                    acknowledged = version
+                    if version % PAUSE == 0:
+                        # However busy the machine is, every reader looks now: of two looks, one begins after this.
+                        with looked:
+                            enough = [count + 2 for count in looks]
+                            assert looked.wait_for(lambda: stop.is_set() or all(map(ge, looks, enough)), 120)  # noqa: B023
+            finally:
+                stop.set()
+            for reader in readers:
+                reader.result()
 
     def test_tasks_see_whole_batches_of_one_moment(self, plain: Driven) -> None:
         plain.apply(*_version(0))
         backend = plain.backend
 
         async def write() -> None:
-            for version in range(1, 60):
+            for version in range(1, self.watched):
                 assert await arun(backend.apply(_version(version))) is None
 
         async def main() -> int:
@@ -240,6 +225,44 @@ class Races(Suite):
             return len(rows)
 
         assert asyncio.run(main()) == 20
+
+
+def _whole_version(backend: Backend, least: int) -> int:
+    """Read a version, all of it, that is no older than another."""
+    found = run(backend.read([Scan(NODES, ()), Scan(STEPS, ()), Scan(NODES, (), reverse=True, limit=1)]))
+    versions = {int(row.body) for rows in found for row in rows}
+    assert len(versions) == 1, f"parts of several batches at once: {sorted(versions)}"
+    assert [len(rows) for rows in found] == [WIDTH, WIDTH, 1]
+    assert min(versions) >= least, "older than what was acknowledged or seen before"
+    return min(versions)
+
+
+def _one_winner_each(store: Driven, won: list[list[int]]) -> None:
+    assert sorted(key for keys in won for key in keys) == list(range(KEYS))
+    owners = {key: worker for worker, keys in enumerate(won) for key in keys}
+    found = store.scan(STEPS)
+    assert {row.key[3]: int(row.body) for row in found} == owners
+
+
+def _exclude_each_other(plain: Driven, handles: list[Backend], lines: tuple[str, str]) -> None:
+    barrier = threading.Barrier(2)
+
+    def rows(key: int) -> list[Row]:
+        return [step(2 * key + side, line=line) for side, line in enumerate(lines)]
+
+    def compete(side: int) -> list[int]:
+        won = []
+        for key in range(KEYS):
+            mine, other = rows(key)[side], rows(key)[1 - side]
+            barrier.wait()
+            if run(handles[side].apply([Expect(STEPS, other.key, None), Create(STEPS, mine)])) is None:
+                won.append(key)
+        return won
+
+    with ThreadPoolExecutor(2) as pool:
+        won = [*pool.map(compete, range(2))]
+    assert sorted(won[0] + won[1]) == list(range(KEYS))
+    assert sum(len(plain.scan(STEPS, ("tenant", line))) for line in set(lines)) == KEYS
 
 
 def _claim(key: int, worker: int) -> Create:

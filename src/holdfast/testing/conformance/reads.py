@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-import pytest
-
 from holdfast.backends.port import Get, Query, Row, Scan
 from holdfast.backends.spaces import BRANCHES, NODES, REFS, STEPS, WRITES, Key, Scalar
-from holdfast.testing.conformance.kit import Driven, Suite, same, seqs
+from holdfast.testing.conformance.kit import Driven, Suite, case, same, seqs
 from holdfast.testing.rows import row_of, step
 
 GRID = [step(seq, branch=branch) for branch in range(3) for seq in range(5)]
 """Three branches of five steps."""
+
+PREFIXES: dict[Key, int] = {
+    (): 15,
+    ("tenant",): 15,
+    ("tenant", "line"): 15,
+    ("tenant", "line", 1): 5,
+    ("tenant", "line", 1, 4): 1,
+    ("tenant", "line", 1, 5): 0,
+    ("tenant", "lin"): 0,
+    ("tenan",): 0,
+    ("",): 0,
+}
+"""How many rows of the grid start so."""
+
+BOUNDS: list[tuple[Key, Key, list[tuple[int, int]]]] = [
+    ((1,), (), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]),
+    ((), (1,), [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]),
+    ((1,), (2,), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]),
+    ((1, 3), (2,), [(1, 3), (1, 4)]),
+    ((1,), (1, 2), [(1, 0), (1, 1)]),
+    ((1, 1), (1, 3), [(1, 1), (1, 2)]),
+    ((0, 4), (2, 1), [(0, 4), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]),
+    ((1, 1), (1, 1), []),
+    ((2,), (1,), []),
+    ((1, 9), (2, 0), []),
+    ((3,), (), []),
+    ((), (0,), []),
+]
+"""Start, stop, and the rows of the grid between them."""
 
 
 class Reads(Suite):
@@ -54,61 +81,26 @@ class Reads(Suite):
         store.fill(STEPS, GRID)
         assert store.read(Get(STEPS, [GRID[2].key, GRID[2].key])) == [[GRID[2]]]
 
-    def test_get_of_thousands(self, store: Driven) -> None:
+    def test_get_of_thousands(self, plain: Driven) -> None:
         rows = [row_of(NODES, "tenant", "line", 0, n.to_bytes(4), body=b"%d" % n) for n in range(5000)]
-        store.fill(NODES, rows)
-        (found,) = store.read(Get(NODES, [row.key for row in rows]))
+        plain.fill(NODES, rows)
+        (found,) = plain.read(Get(NODES, [row.key for row in rows]))
         assert same(sorted(found), rows)
 
     # Scan: which rows
 
-    @pytest.mark.parametrize(
-        ("prefix", "count"),
-        [
-            ((), 15),
-            (("tenant",), 15),
-            (("tenant", "line"), 15),
-            (("tenant", "line", 1), 5),
-            (("tenant", "line", 1, 4), 1),
-            (("tenant", "line", 1, 5), 0),
-            (("tenant", "lin"), 0),
-            (("tenan",), 0),
-            (("",), 0),
-        ],
-        ids=str,
-    )
-    def test_prefix(self, store: Driven, prefix: Key, count: int) -> None:
+    def test_prefix(self, store: Driven) -> None:
         store.fill(STEPS, GRID)
-        assert store.scan(STEPS, prefix) == [row for row in GRID if row.key[: len(prefix)] == prefix]
-        assert len(store.scan(STEPS, prefix)) == count
+        for prefix, count in PREFIXES.items():
+            with case(prefix):
+                assert store.scan(STEPS, prefix) == [row for row in GRID if row.key[: len(prefix)] == prefix]
+                assert len(store.scan(STEPS, prefix)) == count
 
-    @pytest.mark.parametrize(
-        ("start", "stop", "found"),
-        [
-            ((1,), (), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]),
-            ((), (1,), [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]),
-            ((1,), (2,), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]),
-            ((1, 3), (2,), [(1, 3), (1, 4)]),
-            ((1,), (1, 2), [(1, 0), (1, 1)]),
-            ((1, 1), (1, 3), [(1, 1), (1, 2)]),
-            ((0, 4), (2, 1), [(0, 4), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]),
-            ((1, 1), (1, 1), []),
-            ((2,), (1,), []),
-            ((1, 9), (2, 0), []),
-            ((3,), (), []),
-            ((), (0,), []),
-        ],
-        ids=str,
-    )
-    def test_bounds(self, store: Driven, start: Key, stop: Key, found: list[tuple[int, int]]) -> None:
+    def test_bounds(self, store: Driven) -> None:
         store.fill(STEPS, [*GRID, step(2, line="lind", branch=1), step(2, line="linf", branch=1)])
-        prefix = ("tenant", "line")
-        assert seqs(store.scan(STEPS, prefix, start=start, stop=stop)) == found
-        assert seqs(store.scan(STEPS, prefix, start=start, stop=stop, reverse=True)) == found[::-1]
-        for limit in (0, 1, 3, 100):
-            assert seqs(store.scan(STEPS, prefix, start=start, stop=stop, limit=limit)) == found[:limit]
-            back = store.scan(STEPS, prefix, start=start, stop=stop, limit=limit, reverse=True)
-            assert seqs(back) == found[::-1][:limit]
+        for start, stop, found in BOUNDS:
+            with case((start, stop)):
+                _bounds(store, start, stop, found)
 
     def test_bounds_across_lines_and_tenants(self, store: Driven) -> None:
         rows = [
@@ -164,45 +156,53 @@ class Reads(Suite):
 
     # Scan: order
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
-    def test_text_is_ordered_by_its_utf_8_bytes(self, store: Driven, reverse: bool) -> None:
+    def test_text_is_ordered_by_its_utf_8_bytes(self, store: Driven) -> None:
         # In UTF-16 the characters beyond U+FFFF come before U+E000; collations fold case and skip punctuation.
         names = ["", "\0", "\0\0", "\0a", " ", "-", "0", "10", "2", "A", "B", "Z", "_", "a", "a\0", "a\0b", "a ", "aa"]
         names += ["b", "~", "e\u0301", "\u00e9", "ß", "ſ", "한", "\ue000", "\uffff", "\U00010000", "😀", "\U0010ffff"]
         names.sort(key=str.encode)
-        self._ordered(store, [row_of(REFS, "tenant", name, "k", "n", "s") for name in names], 1, reverse)
+        _ordered(store, [row_of(REFS, "tenant", name, "k", "n", "s") for name in names], 1)
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
-    def test_numbers_are_ordered_by_value(self, store: Driven, reverse: bool) -> None:
+    def test_numbers_are_ordered_by_value(self, store: Driven) -> None:
         numbers = [0, 1, 2, 9, 10, 11, 100, 255, 256, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**63 - 2, 2**63 - 1]
-        self._ordered(store, [row_of(BRANCHES, "tenant", "line", number) for number in numbers], 2, reverse)
+        _ordered(store, [row_of(BRANCHES, "tenant", "line", number) for number in numbers], 2)
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
-    def test_places_of_writes_may_be_negative(self, store: Driven, reverse: bool) -> None:
+    def test_places_of_writes_may_be_negative(self, store: Driven) -> None:
         places = [-(2**63), -(2**31), -10, -9, -2, -1, 0, 1, 2, 10, 2**63 - 1]
-        self._ordered(store, [row_of(WRITES, "tenant", "line", "s", "t", n) for n in places], 4, reverse)
+        _ordered(store, [row_of(WRITES, "tenant", "line", "s", "t", n) for n in places], 4)
 
-    @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
-    def test_bytes_are_ordered_as_they_are(self, store: Driven, reverse: bool) -> None:
+    def test_bytes_are_ordered_as_they_are(self, store: Driven) -> None:
         names = [b"", b"\0", b"\0\0", b"\0\xff", b"\1", b"0", b"A", b"a", b"a\0", b"aa", b"\x7f", b"\x80", b"\xc3\xa9"]
         names += [b"\xff", b"\xff\0", b"\xff\xff"]
-        self._ordered(store, [row_of(NODES, "tenant", "line", 7, name) for name in names], 3, reverse)
+        _ordered(store, [row_of(NODES, "tenant", "line", 7, name) for name in names], 3)
 
-    @staticmethod
-    def _ordered(store: Driven, rows: list[Row], place: int, reverse: bool) -> None:
-        """Rows that differ in one column come in this order, and bounds cut where they should."""
-        space = {2: BRANCHES, 3: NODES, 4: WRITES, 1: REFS}[place]
-        store.fill(space, [*rows[1::2], *rows[::2]])
-        in_order = rows[::-1] if reverse else rows
-        prefix = rows[0].key[:place]
-        assert store.scan(space, prefix, reverse=reverse) == in_order
 
-        def bound(row: Row) -> tuple[Scalar, ...]:
-            return (row.key[place],)
+def _bounds(store: Driven, start: Key, stop: Key, found: list[tuple[int, int]]) -> None:
+    prefix = ("tenant", "line")
+    assert seqs(store.scan(STEPS, prefix, start=start, stop=stop)) == found
+    assert seqs(store.scan(STEPS, prefix, start=start, stop=stop, reverse=True)) == found[::-1]
+    for limit in (0, 1, 3, 100):
+        assert seqs(store.scan(STEPS, prefix, start=start, stop=stop, limit=limit)) == found[:limit]
+        back = store.scan(STEPS, prefix, start=start, stop=stop, limit=limit, reverse=True)
+        assert seqs(back) == found[::-1][:limit]
 
-        for first in range(0, len(rows), 3):
-            for last in range(first, len(rows), 4):
-                found = store.scan(space, prefix, start=bound(rows[first]), stop=bound(rows[last]), reverse=reverse)
-                assert found == (rows[first:last][::-1] if reverse else rows[first:last])
-        for row in rows:
-            assert store.scan(space, row.key[: place + 1]) == [row]
+
+def _ordered(store: Driven, rows: list[Row], place: int) -> None:
+    """Rows that differ in one column come in this order, and bounds cut where they should."""
+    space = {2: BRANCHES, 3: NODES, 4: WRITES, 1: REFS}[place]
+    store.fill(space, [*rows[1::2], *rows[::2]])
+    prefix = rows[0].key[:place]
+
+    def bound(row: Row) -> tuple[Scalar, ...]:
+        return (row.key[place],)
+
+    for reverse in (False, True):
+        assert store.scan(space, prefix, reverse=reverse) == (rows[::-1] if reverse else rows)
+        ranges = [(first, last) for first in range(0, len(rows), 3) for last in range(first, len(rows), 4)]
+        found = store.read(
+            *(Scan(space, prefix, bound(rows[first]), bound(rows[last]), reverse) for first, last in ranges)
+        )
+        for (first, last), between in zip(ranges, found, strict=True):
+            assert between == (rows[first:last][::-1] if reverse else rows[first:last])
+    exact = store.read(*(Scan(space, row.key[: place + 1]) for row in rows))
+    assert exact == [[row] for row in rows]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
-
 from holdfast.backends.port import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.spaces import (
     LINES,
@@ -22,7 +20,7 @@ from holdfast.backends.spaces import (
     Scalar,
     Words,
 )
-from holdfast.testing.conformance.kit import Driven, Suite, same
+from holdfast.testing.conformance.kit import Driven, Suite, case, same
 from holdfast.testing.rows import meaning, row_of, step
 
 NAMES = {
@@ -75,19 +73,10 @@ JSON = {
 class Values(Suite):
     """Names, numbers and bodies."""
 
-    @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
-    def test_a_name_is_any_text(self, store: Driven, name: str) -> None:
-        rows = {
-            LINES: row_of(LINES, name, name, body=b"l", created=1),
-            REFS: row_of(REFS, name, name, name, name, name, body=b"r", time=3),
-            WRITES: row_of(WRITES, name, name, name, name, -3, body=b"w", path=name, channel=name),
-        }
-        assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
-        for place, (space, row) in enumerate(rows.items()):
-            assert store.read(Get(space, [row.key]), Scan(space, row.key[:1])) == [[row], [row]]
-            assert store.apply(Create(space, row)) == 0, f"taken, {place}"
-        assert store.apply(*(Delete(space, (name, name)) for space in rows)) is None
-        assert store.scan(WRITES) == store.scan(REFS) == store.scan(LINES) == []
+    def test_a_name_is_any_text(self, store: Driven) -> None:
+        for kind, name in NAMES.items():
+            with case(kind):
+                _name(store, name)
 
     def test_names_that_look_alike_are_different(self, store: Driven) -> None:
         rows = [row_of(LINES, "tenant", name, body=name.encode()) for name in NAMES.values()]
@@ -131,30 +120,18 @@ class Values(Suite):
         assert store.apply(Delete(STEPS, ("text",))) is None
         assert _everything(store) == {**expected, "steps": []}
 
-    @pytest.mark.parametrize("text", JSON.values(), ids=JSON.keys())
-    def test_json_means_what_it_meant(self, store: Driven, text: str) -> None:
-        rows = {
-            METADATA: row_of(METADATA, "tenant", "thread", "checkpoint", "key", value=text),
-            STATE_VALUES: row_of(STATE_VALUES, "tenant", "thread", "channel", kind="value", items=3, value=text),
-        }
-        assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
-        for space, row in rows.items():
-            for found in (
-                *store.read(Get(space, [row.key]), Scan(space, row.key[:2])),
-                store.scan(space, bodies=False),
-            ):
-                assert [meaning(space, each) for each in found] == [meaning(space, row)]
-                assert _kinds(json.loads(str(found[0].columns[-1]))) == _kinds(json.loads(text))
-        again = rows[METADATA]._replace(columns=('[{"put": "again"}]',))
-        assert store.apply(Put(METADATA, again), Put(METADATA, again._replace(key=(*again.key[:3], "other")))) is None
-        assert [meaning(METADATA, row)[1] for row in store.scan(METADATA)] == [[[{"put": "again"}]]] * 2
+    def test_json_means_what_it_meant(self, store: Driven) -> None:
+        for kind, text in JSON.items():
+            with case(kind):
+                _json(store, kind, text)
 
-    @pytest.mark.parametrize("size", [0, 1, 4095, 65536, 1 << 20, 5 << 20], ids=str)
-    def test_bodies_of_any_size(self, store: Driven, size: int) -> None:
-        body = random.Random(size).randbytes(min(size, store.backend.capabilities.max_body))  # noqa: S311
-        row = row_of(OBJECTS, "tenant", "line", b"digest", 0, body=body)
-        store.fill(OBJECTS, [row])
-        assert same(store.read(Get(OBJECTS, [row.key]))[0], [row])
+    def test_bodies_of_any_size(self, store: Driven) -> None:
+        for size in (0, 1, 4095, 65536, 1 << 20, 5 << 20):
+            body = random.Random(size).randbytes(min(size, store.backend.capabilities.max_body))  # noqa: S311
+            row = row_of(OBJECTS, "tenant", "line", b"digest %d" % size, 0, body=body)
+            with case(size):
+                store.fill(OBJECTS, [row])
+                assert same(store.read(Get(OBJECTS, [row.key]))[0], [row])
 
     def test_bodies_of_little_variety(self, store: Driven) -> None:
         bodies = [b"\0" * 5000, b"\xff" * 5000, b"", b"\0", b"null", b"'", b"\\x00"]
@@ -182,6 +159,38 @@ class Values(Suite):
         assert sorted(store.scan(STEPS)) == sorted(rows.values())
         assert store.apply(Delete(STEPS, ("a",))) is None
         assert sorted(store.scan(STEPS)) == sorted(row for (tenant, _), row in rows.items() if tenant != "a")
+
+
+def _name(store: Driven, name: str) -> None:
+    rows = {
+        LINES: row_of(LINES, name, name, body=b"l", created=1),
+        REFS: row_of(REFS, name, name, name, name, name, body=b"r", time=3),
+        WRITES: row_of(WRITES, name, name, name, name, -3, body=b"w", path=name, channel=name),
+    }
+    assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
+    for place, (space, row) in enumerate(rows.items()):
+        assert store.read(Get(space, [row.key]), Scan(space, row.key[:1])) == [[row], [row]]
+        assert store.apply(Create(space, row)) == 0, f"taken, {place}"
+    assert store.apply(*(Delete(space, (name, name)) for space in rows)) is None
+    assert store.scan(WRITES) == store.scan(REFS) == store.scan(LINES) == []
+
+
+def _json(store: Driven, tenant: str, text: str) -> None:
+    rows = {
+        METADATA: row_of(METADATA, tenant, "thread", "checkpoint", "key", value=text),
+        STATE_VALUES: row_of(STATE_VALUES, tenant, "thread", "channel", kind="value", items=3, value=text),
+    }
+    assert store.apply(*(Create(space, row) for space, row in rows.items())) is None
+    for space, row in rows.items():
+        for found in (
+            *store.read(Get(space, [row.key]), Scan(space, row.key[:2])),
+            store.scan(space, (tenant,), bodies=False),
+        ):
+            assert [meaning(space, each) for each in found] == [meaning(space, row)]
+            assert _kinds(json.loads(str(found[0].columns[-1]))) == _kinds(json.loads(text))
+    again = rows[METADATA]._replace(columns=('[{"put": "again"}]',))
+    assert store.apply(Put(METADATA, again), Put(METADATA, again._replace(key=(*again.key[:3], "other")))) is None
+    assert [meaning(METADATA, row)[1] for row in store.scan(METADATA, (tenant,))] == [[[{"put": "again"}]]] * 2
 
 
 def _everything(store: Driven) -> dict[str, list[object]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.backends.port import Change, Create, Delete, Ensure, Get, Put, Row, Scan
 from holdfast.backends.spaces import STEPS, WORDS, Key
 from holdfast.errors import Unsupported
-from holdfast.testing.conformance.kit import Driven, Suite
+from holdfast.testing.conformance.kit import Driven, Suite, case
 from holdfast.testing.rows import row_of, step
 
 ODD = {
@@ -82,32 +82,24 @@ class WordsFound(Suite):
         assert _match(found, ["ready"], prefixes=["rea"]) == [rows[1].key]
         assert _match(found, [], prefixes=["rea", "rai"]) == [rows[0].key]
 
-    @pytest.mark.parametrize("word", ODD.values(), ids=ODD.keys())
-    def test_a_word_is_any_text_without_spaces(self, found: Driven, word: str) -> None:
-        rows = [words_row(0, f"before {word} after"), words_row(1, word), words_row(2, "before after")]
-        found.fill(WORDS, rows)
-        assert set(_match(found, [word])) == {rows[0].key, rows[1].key}
-        assert set(_match(found, [word, "before"])) == {rows[0].key}
-        assert set(_match(found, [], prefixes=[word])) == {rows[0].key, rows[1].key}
+    def test_a_word_is_any_text_without_spaces(self, found: Driven) -> None:
+        for kind, word in ODD.items():
+            rows = [words_row(0, f"before {word} after"), words_row(1, word), words_row(2, "before after")]
+            assert found.apply(Delete(WORDS, ("tenant",)), *(Create(WORDS, row) for row in rows)) is None
+            with case(kind):
+                assert set(_match(found, [word])) == {rows[0].key, rows[1].key}
+                assert set(_match(found, [word, "before"])) == {rows[0].key}
+                assert set(_match(found, [], prefixes=[word])) == {rows[0].key, rows[1].key}
 
     def test_a_word_that_is_too_long_is_found_nowhere(self, found: Driven) -> None:
         found.fill(WORDS, [words_row(0, "word")])
         assert _match(found, ["w" * 100_000]) == _match(found, [], prefixes=["w" * 100_000]) == []
 
-    @pytest.mark.parametrize("other", ["", "b", "a b", "a\0", "A", "n" * 1024], ids=ascii)
-    def test_words_of_tenants_and_lines_are_apart(self, found: Driven, other: str) -> None:
-        names = ["a", other]
-        rows = {
-            (tenant, line): words_row(0, "word", tenant=tenant, line=line) for tenant in names for line in names if line
-        }
-        assert found.apply(*(Create(WORDS, row) for row in rows.values())) is None
-        for tenant in names:
-            own = {row.key for row in rows.values() if row.key[0] == tenant}
-            assert set(_match(found, ["word"], tenant=tenant)) == own
-            for line in filter(None, names):
-                assert _match(found, ["word"], tenant=tenant, line=line) == [rows[tenant, line].key]
-                assert _match(found, [], tenant=tenant, line=line) == [rows[tenant, line].key]
-        assert _match(found, ["word"], tenant="nobody") == _match(found, ["word"], tenant="a", line="none") == []
+    def test_words_of_tenants_and_lines_are_apart(self, found: Driven) -> None:
+        for other in ("", "b", "a b", "a\0", "A", "n" * 1024):
+            assert found.apply(Delete(WORDS, ())) is None
+            with case(other):
+                _apart(found, other)
 
     def test_pages(self, found: Driven) -> None:
         rows = [words_row(seq, "even all" if seq % 2 == 0 else "odd all", time=100 + seq) for seq in range(25)]
@@ -146,7 +138,11 @@ class WordsFound(Suite):
         places = st.tuples(st.sampled_from(["", "t"]), st.sampled_from(["x", "y"]), st.just(0), st.integers(0, 2))
         changes = st.tuples(st.sampled_from([Create, Ensure, Put, Delete]), places, words, st.integers(0, 4))
 
-        @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        @settings(
+            deadline=None,
+            max_examples=self.histories or settings().max_examples,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        )
         @given(st.lists(changes, max_size=8), words, words, st.sampled_from(["", "t"]), st.sampled_from([None, "x"]))
         def follow(
             made: list[tuple[type, Key, list[str], int]],
@@ -171,6 +167,21 @@ class WordsFound(Suite):
             assert set(_match(plain, wanted, prefixes=prefixes, tenant=tenant, line=line, limit=2)) == expected
 
         follow()
+
+
+def _apart(found: Driven, other: str) -> None:
+    names = ["a", other]
+    rows = {
+        (tenant, line): words_row(0, "word", tenant=tenant, line=line) for tenant in names for line in names if line
+    }
+    assert found.apply(*(Create(WORDS, row) for row in rows.values())) is None
+    for tenant in names:
+        own = {row.key for row in rows.values() if row.key[0] == tenant}
+        assert set(_match(found, ["word"], tenant=tenant)) == own
+        for line in filter(None, names):
+            assert _match(found, ["word"], tenant=tenant, line=line) == [rows[tenant, line].key]
+            assert _match(found, [], tenant=tenant, line=line) == [rows[tenant, line].key]
+    assert _match(found, ["word"], tenant="nobody") == _match(found, ["word"], tenant="a", line="none") == []
 
 
 def _needs_words(store: Driven) -> None:

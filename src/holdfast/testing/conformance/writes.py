@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
 from holdfast.backends.port import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.spaces import BRANCHES, LINES, NODES, STEPS, Scalar
-from holdfast.testing.conformance.kit import Driven, Suite, put_steps, same, seqs
+from holdfast.testing.conformance.kit import Driven, Suite, case, put_steps, same, seqs
 from holdfast.testing.rows import row_of, step
 
 OLD = step(0, id="old", time=1, body=b"old")
@@ -14,6 +14,17 @@ NEW = step(0, id="new", time=2, body=b"new")
 ABSENT = ("tenant", "line", 0, 99)
 OTHER: dict[type, Scalar] = {str: "x", int: 77, bytes: b"x"}
 """A value of each kind that no row has."""
+
+AFTER_CHANGES: dict[str, tuple[list[Change], int | None]] = {
+    "there": ([Create(STEPS, NEW), Expect(STEPS, NEW.key, NEW.columns)], None),
+    "other columns": ([Create(STEPS, NEW), Expect(STEPS, NEW.key, OLD.columns)], 1),
+    "not absent": ([Create(STEPS, NEW), Expect(STEPS, NEW.key, None)], 1),
+    "absent before": ([Expect(STEPS, NEW.key, None), Create(STEPS, NEW)], None),
+    "created": ([Create(STEPS, NEW), Create(STEPS, OLD)], 1),
+    "put": ([Put(STEPS, NEW), Create(STEPS, OLD)], 1),
+    "ensured": ([Ensure(STEPS, NEW), Create(STEPS, OLD)], 1),
+}
+"""Batches with conditions about what comes before them, and the place of the one that fails."""
 
 
 class Writes(Suite):
@@ -48,8 +59,7 @@ class Writes(Suite):
         assert store.scan(STEPS, line, by="id") == store.scan(STEPS, (*line, "new"), by="id") == [NEW]
         assert store.scan(STEPS, (*line, "old"), by="id") == []
 
-    @pytest.mark.parametrize("width", range(5))
-    def test_delete_removes_what_starts_so(self, store: Driven, width: int) -> None:
+    def test_delete_removes_what_starts_so(self, store: Driven) -> None:
         rows = [
             row_of(STEPS, tenant, line, branch, seq)
             for tenant in ("tenant", "tenant2")
@@ -57,16 +67,18 @@ class Writes(Suite):
             for branch in (0, 1)
             for seq in (0, 1)
         ]
-        store.fill(STEPS, rows)
         store.fill(LINES, [row_of(LINES, "tenant", "line")])
-        prefix = ("tenant", "line", 1, 1)[:width]
-        assert store.apply(Delete(STEPS, prefix)) is None
-        kept = [row for row in rows if row.key[:width] != prefix]
-        assert sorted(store.scan(STEPS)) == sorted(kept)
-        assert sorted(store.scan(STEPS, by="id")) == sorted(kept)
-        assert store.apply(Delete(STEPS, prefix)) is None, "nothing there is no failure"
-        assert len(store.scan(STEPS)) == len(kept)
-        assert len(store.scan(LINES)) == 1
+        for width in range(5):
+            store.fill(STEPS, rows)
+            prefix = ("tenant", "line", 1, 1)[:width]
+            with case(prefix):
+                assert store.apply(Delete(STEPS, prefix)) is None
+                kept = [row for row in rows if row.key[:width] != prefix]
+                assert sorted(store.scan(STEPS)) == sorted(kept)
+                assert sorted(store.scan(STEPS, by="id")) == sorted(kept)
+                assert store.apply(Delete(STEPS, prefix)) is None, "nothing there is no failure"
+                assert len(store.scan(STEPS)) == len(kept)
+                assert len(store.scan(LINES)) == 1
 
     def test_a_deleted_key_is_free(self, store: Driven) -> None:
         store.fill(STEPS, [OLD])
@@ -109,13 +121,8 @@ class Writes(Suite):
         assert store.drive(store.backend.apply((Create(STEPS, step(1)),))) is None
         assert seqs(store.scan(STEPS)) == [(0, 0), (0, 1)]
 
-    @pytest.mark.parametrize("place", [0, 1, 4, 8])
-    @pytest.mark.parametrize("kind", ["create", "expect columns", "expect absence"])
-    def test_a_batch_whose_condition_fails_leaves_no_trace(self, store: Driven, kind: str, place: int) -> None:
+    def test_a_batch_whose_condition_fails_leaves_no_trace(self, store: Driven) -> None:
         kept = [step(seq, id=f"i{seq}", body=b"kept") for seq in range(4)]
-        store.fill(STEPS, kept)
-        store.fill(BRANCHES, [row_of(BRANCHES, "tenant", "line", 1)])
-        before = store.everything()
         failing: dict[str, Change] = {
             "create": Create(STEPS, step(3, body=b"again")),
             "expect columns": Expect(STEPS, kept[3].key, NEW.columns),
@@ -131,32 +138,23 @@ class Writes(Suite):
             Expect(STEPS, kept[2].key, kept[2].columns),
             Ensure(STEPS, kept[2]),
         ]
-        batch.insert(place, failing[kind])
-        assert store.apply(*batch) == place
-        assert store.everything() == before
-        assert store.scan(STEPS, ("tenant", "line"), by="id") == kept
-        del batch[place]
+        store.fill(STEPS, kept)
+        store.fill(BRANCHES, [row_of(BRANCHES, "tenant", "line", 1)])
+        before = store.everything()
+        for (kind, change), place in itertools.product(failing.items(), (0, 1, 4, 8)):
+            with case((kind, place)):
+                assert store.apply(*batch[:place], change, *batch[place:]) == place
+                assert store.everything() == before
+                assert store.scan(STEPS, ("tenant", "line"), by="id") == kept
         assert store.apply(*batch) is None
         assert seqs(store.scan(STEPS)) == [(0, 0), (0, 2), (0, 3), (0, 10), (0, 11)]
 
-    @pytest.mark.parametrize(
-        ("batch", "refused"),
-        [
-            ([Create(STEPS, NEW), Expect(STEPS, NEW.key, NEW.columns)], None),
-            ([Create(STEPS, NEW), Expect(STEPS, NEW.key, OLD.columns)], 1),
-            ([Create(STEPS, NEW), Expect(STEPS, NEW.key, None)], 1),
-            ([Expect(STEPS, NEW.key, None), Create(STEPS, NEW)], None),
-            ([Create(STEPS, NEW), Create(STEPS, OLD)], 1),
-            ([Put(STEPS, NEW), Create(STEPS, OLD)], 1),
-            ([Ensure(STEPS, NEW), Create(STEPS, OLD)], 1),
-        ],
-        ids=["there", "other columns", "not absent", "absent before", "created", "put", "ensured"],
-    )
-    def test_conditions_see_the_changes_before_them(
-        self, store: Driven, batch: list[Change], refused: int | None
-    ) -> None:
-        assert store.apply(*batch) == refused
-        assert store.scan(STEPS) == ([NEW] if refused is None else [])
+    def test_conditions_see_the_changes_before_them(self, store: Driven) -> None:
+        for name, (batch, refused) in AFTER_CHANGES.items():
+            with case(name):
+                assert store.apply(*batch) == refused
+                assert store.scan(STEPS) == ([NEW] if refused is None else [])
+                assert store.apply(Delete(STEPS, NEW.key)) is None
 
     def test_conditions_see_the_deletions_before_them(self, store: Driven) -> None:
         rows = [step(seq) for seq in range(5)]
@@ -177,17 +175,17 @@ class Writes(Suite):
 
     # Many and large
 
-    def test_a_batch_of_thousands(self, store: Driven) -> None:
+    def test_a_batch_of_thousands(self, plain: Driven) -> None:
         rows = [step(seq, id=f"{seq:06}", body=b"%d" % seq) for seq in range(4000)]
-        assert store.apply(*put_steps(rows), Create(STEPS, rows[17])) == 4000
-        assert len(store.scan(STEPS)) == 0
-        assert store.apply(*(Create(STEPS, row) for row in rows)) is None
-        assert same(store.scan(STEPS, ("tenant", "line")), rows)
-        assert store.scan(STEPS, ("tenant", "line"), by="id", reverse=True, limit=2) == [rows[-1], rows[-2]]
-        assert store.apply(*(Delete(STEPS, row.key) for row in rows[::2])) is None
-        assert same(store.scan(STEPS, ("tenant", "line")), rows[1::2])
-        assert store.apply(Delete(STEPS, ("tenant", "line"))) is None
-        assert len(store.scan(STEPS)) == 0
+        assert plain.apply(*put_steps(rows), Create(STEPS, rows[17])) == 4000
+        assert len(plain.scan(STEPS)) == 0
+        assert plain.apply(*(Create(STEPS, row) for row in rows)) is None
+        assert same(plain.scan(STEPS, ("tenant", "line")), rows)
+        assert plain.scan(STEPS, ("tenant", "line"), by="id", reverse=True, limit=2) == [rows[-1], rows[-2]]
+        assert plain.apply(*(Delete(STEPS, row.key) for row in rows[::2])) is None
+        assert same(plain.scan(STEPS, ("tenant", "line")), rows[1::2])
+        assert plain.apply(Delete(STEPS, ("tenant", "line"))) is None
+        assert len(plain.scan(STEPS)) == 0
 
     def test_a_batch_of_megabytes(self, store: Driven) -> None:
         size = min(1 << 20, store.backend.capabilities.max_body, store.backend.capabilities.max_batch // 8)
