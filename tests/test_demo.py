@@ -20,13 +20,13 @@ def facts(printed: str) -> dict[str, str]:
     return dict(re.findall(r"^ {3}(\S+(?: \S+)*) {2,}(\S.*?) *$", printed, re.MULTILINE))
 
 
-def run(directory: Path) -> str:
+def run(directory: Path, modules: int) -> str:
     """Run the demo in a directory. Returns what it printed."""
     plain = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "TTY_COMPATIBLE"}}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "demo.py"],
         cwd=directory,
-        env={**plain, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80"},
+        env={**plain, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80", "DEMO_MODULES": str(modules)},
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -35,18 +35,21 @@ def run(directory: Path) -> str:
     return done.stdout
 
 
-# One test, since a run takes a while and must not be made anew in every process of the test run.
-def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
-    printed = run(tmp_path)
+# All in one test, since a run takes a while.
+@pytest.mark.parametrize(
+    ("modules", "ratio"), [(24, 5), pytest.param(75, 20, marks=pytest.mark.nightly)], ids=["short", "whole"]
+)
+def test_the_demo_does_what_it_says(tmp_path: Path, modules: int, ratio: float) -> None:
+    printed = run(tmp_path, modules)
     log = [line.split() for line in (tmp_path / "build/demo-tools.log").read_text(encoding="utf-8").splitlines()]
-    check_kill_and_resume(facts(printed), log)
+    check_kill_and_resume(facts(printed), log, calls=modules * 4)
     check_fork(tmp_path / "build/demo.db", printed)
-    check_figures(printed)
+    check_figures(printed, ratio)
     check_form(printed)
     check_commands(tmp_path, printed)
 
 
-def check_kill_and_resume(said: dict[str, str], log: list[list[str]]) -> None:
+def check_kill_and_resume(said: dict[str, str], log: list[list[str]], calls: int) -> None:
     killed, resumed = list(dict.fromkeys(process for process, _, _ in log))[:2]
     assert re.match(rf"{killed}, killed\b", said["this process"])
     assert said["another process"] == f"{resumed}, ended by itself"
@@ -58,7 +61,7 @@ def check_kill_and_resume(said: dict[str, str], log: list[list[str]]) -> None:
 
     finished = Counter(each for process, what, each in log if what == "finished" and process in (killed, resumed))
     started = Counter(each for process, what, each in log if what == "started" and process in (killed, resumed))
-    assert len(finished) > 200
+    assert len(finished) == calls
     assert set(finished.values()) == {1}
     assert [each for each, count in started.items() if count > 1] == [call]
     assert said["finished twice"] == "none"
@@ -77,12 +80,12 @@ def check_fork(database: Path, printed: str) -> None:
     assert re.search(r"plan\.style +full +brief", printed)
 
 
-def check_figures(printed: str) -> None:
+def check_figures(printed: str, at_least: float) -> None:
     found = re.search(r"size of the file +([\d.,]+) MB +([\d.,]+) MB +([\d.,]+) ×", printed)
     assert found is not None
     ours, theirs, ratio = (float(figure.replace(",", "")) for figure in found.groups())
     assert ratio == pytest.approx(theirs / ours, rel=0.05)
-    assert ratio > 20
+    assert ratio > at_least
 
 
 def check_commands(directory: Path, printed: str) -> None:
@@ -104,7 +107,9 @@ def check_commands(directory: Path, printed: str) -> None:
 
 
 def check_form(printed: str) -> None:
-    """It reads well in a file, too."""
+    """It reads well in a file, too, and shows how far it is."""
+    assert re.search(r"^  working: \d+ of \d+ tool calls$", printed, re.MULTILINE)
+    assert "  run 2 of 2: with SqliteSaver" in printed.splitlines()
     assert "\x1b" not in printed
     assert "\r" not in printed
     assert max(map(len, printed.splitlines())) <= 80

@@ -52,6 +52,7 @@ from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep,
 from holdfast.model.steps import Header, Parent, Step
 from tests.codec import app
 from tests.codec.values import identical
+from tests.support.cases import case
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "v1.json"
 
@@ -186,23 +187,27 @@ def test_every_record_kind_is_frozen() -> None:
     assert {Tag(tag).name for tag in tags | {Tag.SHAPED}} == set(Tag.__members__)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_todays_writers_write_the_same(name: str) -> None:
-    assert RECORDS[name].hex() == golden()[name].hex()
+def test_todays_writers_write_the_same(subtests: pytest.Subtests) -> None:
+    for name in RECORDS:
+        with case(subtests, name):
+            assert RECORDS[name].hex() == golden()[name].hex()
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_what_was_written_is_read(name: str) -> None:
-    data = golden()[f"value: {name}"]
-    back = codec.unpack(data)
-    assert top(inner(data)) == data
-    if isinstance(VALUES[name], np.ndarray | pd.Series | pd.DataFrame | pd.Index | pd.api.extensions.ExtensionArray):
-        assert type(back) is type(VALUES[name])
-        assert repr(back) == repr(VALUES[name])
-    elif VALUES[name] is pd.NaT or VALUES[name] is pd.NA:
-        assert back is VALUES[name]
-    else:
-        assert identical(back, VALUES[name])
+def test_what_was_written_is_read(subtests: pytest.Subtests) -> None:
+    for name in VALUES:
+        with case(subtests, name):
+            data = golden()[f"value: {name}"]
+            back = codec.unpack(data)
+            assert top(inner(data)) == data
+            if isinstance(
+                VALUES[name], np.ndarray | pd.Series | pd.DataFrame | pd.Index | pd.api.extensions.ExtensionArray
+            ):
+                assert type(back) is type(VALUES[name])
+                assert repr(back) == repr(VALUES[name])
+            elif VALUES[name] is pd.NaT or VALUES[name] is pd.NA:
+                assert back is VALUES[name]
+            else:
+                assert identical(back, VALUES[name])
 
 
 def test_records_of_the_model_are_read() -> None:

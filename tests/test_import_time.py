@@ -52,17 +52,26 @@ def test_import_loads_nothing_heavy(module: str) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-def loaded_by(*arguments: str) -> set[str]:
-    """The modules that a command loads, beyond those of a bare interpreter."""
-    code = (
-        "import json, os, sys; before = set(sys.modules);"
-        "from holdfast.cli.main import main;"
-        "out = os.dup(1); os.dup2(os.open(os.devnull, os.O_WRONLY), 1);"
-        f"code = main({list(arguments)!r}); sys.stdout.flush(); os.dup2(out, 1);"
-        "assert code == 0, code;"
-        "print(json.dumps(sorted(set(sys.modules) - before)))"
-    )
-    return set(json.loads(run(code)))
+LOAD = """
+import json, os, sys
+before = set(sys.modules)
+from holdfast.cli.main import main
+out, loaded = os.dup(1), []
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+for arguments in {commands!r}:
+    code = main(list(arguments))
+    assert code == 0, (code, arguments)
+    loaded.append(sorted(set(sys.modules) - before))
+sys.stdout.flush()
+os.dup2(out, 1)
+print(json.dumps(loaded))
+"""
+
+
+def loaded_by(commands: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], set[str]]]:
+    """Commands, each with the modules that it and those before it load beyond those of a bare interpreter."""
+    loaded = json.loads(run(LOAD.format(commands=commands)))
+    return list(zip(commands, map(set, loaded), strict=True))
 
 
 # What takes long to load, and no command that only looks needs.
@@ -73,14 +82,13 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",)], ids=" ".join)
-def test_help_loads_neither_a_store_nor_a_command(arguments: tuple[str, ...]) -> None:
-    loaded = loaded_by(*arguments)
-    assert not loaded & (SLOW | {"apsw", "msgspec", "holdfast.store", "holdfast.cli.threads"})
-    assert {name for name in loaded if name.startswith("holdfast.")} == {
-        *("holdfast.errors", "holdfast.cli", "holdfast.cli.main", "holdfast.cli.frame"),
-        *("holdfast.cli.failures", "holdfast.cli.output", "holdfast.cli.text"),
-    }
+def test_help_loads_neither_a_store_nor_a_command() -> None:
+    for arguments, loaded in loaded_by([("--version",), ("--help",)]):
+        assert not loaded & (SLOW | {"apsw", "msgspec", "holdfast.store", "holdfast.cli.threads"}), arguments
+        assert {name for name in loaded if name.startswith("holdfast.")} == {
+            *("holdfast.errors", "holdfast.cli", "holdfast.cli.main", "holdfast.cli.frame"),
+            *("holdfast.cli.failures", "holdfast.cli.output", "holdfast.cli.text"),
+        }, arguments
 
 
 # What changes a store, and makes the rows that go with a change.
@@ -104,18 +112,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-@pytest.mark.parametrize("arguments", [*LOOKING, *COMPARING], ids=" ".join)
-def test_commands_that_look_load_nothing_slow(arguments: tuple[str, ...], url: str) -> None:
-    loaded = loaded_by(*arguments, "--store", url)
-    unneeded = SLOW | WRITERS
-    unneeded |= {"secrets", "hmac", "locale"} if arguments in LOOKING else set()
-    unneeded -= {"difflib"} if arguments in COMPARING else set()
-    assert sorted(loaded & unneeded) == []
-    if arguments[0] == "threads":
-        # What saves, searches or compares has no business here.
-        assert "holdfast.engine.append" not in loaded
-        assert not [name for name in loaded if name.startswith(("holdfast.history.", "holdfast.upkeep."))]
-        assert len(loaded) < 220
+def test_commands_that_look_load_nothing_slow(url: str) -> None:
+    for arguments, loaded in loaded_by([(*arguments, "--store", url) for arguments in LOOKING]):
+        assert sorted(loaded & (SLOW | WRITERS | {"secrets", "hmac", "locale"})) == [], arguments
+        if arguments[0] == "threads":  # these come first
+            # What saves, searches or compares has no business here.
+            assert "holdfast.engine.append" not in loaded
+            assert not [name for name in loaded if name.startswith(("holdfast.history.", "holdfast.upkeep."))]
+            assert len(loaded) < 220
+    for arguments, loaded in loaded_by([(*arguments, "--store", url) for arguments in COMPARING]):
+        assert sorted(loaded & (SLOW | WRITERS) - {"difflib"}) == [], arguments
 
 
 def test_a_program_that_ends_looks_for_no_garbage() -> None:

@@ -32,6 +32,7 @@ from holdfast.engine.records import Line
 from holdfast.errors import HoldfastError, Unsupported
 from holdfast.model.packed import LONG_TEXT, pack_state, unpack_state
 from tests.codec.values import identical
+from tests.support.cases import case
 
 codec = Codec()
 
@@ -337,18 +338,19 @@ MOVES: dict[str, tuple[Callable[[], list[Any]], Callable[[list[Any]], object]]] 
 }
 
 
-@pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("unpacked", [False, True], ids=["packed", "unpacked"])
-def test_what_moves_without_changing_is_noticed(move: str, unpacked: bool) -> None:
-    make, act = MOVES[move]
-    values = make()
-    packed, seen = codec.pack_again(values, None)
-    if unpacked:
-        values, made, _ = codec.unpack_again(packed, Made.of(packed))
-        values, _, seen = codec.unpack_again(packed, made)
-    act(values)
-    assert codec.pack_items(values) != packed
-    assert codec.pack_again(values, seen)[0] == codec.pack_items(values)
+def test_what_moves_without_changing_is_noticed(subtests: pytest.Subtests) -> None:
+    for move in MOVES:
+        for unpacked in [False, True]:
+            with case(subtests, move, unpacked):
+                make, act = MOVES[move]
+                values = make()
+                packed, seen = codec.pack_again(values, None)
+                if unpacked:
+                    values, made, _ = codec.unpack_again(packed, Made.of(packed))
+                    values, _, seen = codec.unpack_again(packed, made)
+                act(values)
+                assert codec.pack_items(values) != packed
+                assert codec.pack_again(values, seen)[0] == codec.pack_items(values)
 
 
 def test_one_attribute_for_another_is_noticed() -> None:
@@ -385,16 +387,18 @@ def test_more_than_a_batch() -> None:
     assert len(seen.packed) == len(values)
 
 
-@pytest.mark.parametrize(
-    "values", [[], [1, 2], ["a", HumanMessage("b")], [{"a": 1}] * 20, [Document("d"), None]], ids=repr
-)
-def test_others_are_packed_as_ever(values: list[Any]) -> None:
-    packed, seen = codec.pack_again(values, None)
-    assert (packed, seen) == (codec.pack_items(values), None)
-    first, made, _ = codec.unpack_again(packed, None)
-    again, _, _ = codec.unpack_again(packed, made)
-    assert identical(first, values)
-    assert identical(again, values)
+OTHERS: list[Any] = [[], [1, 2], ["a", HumanMessage("b")], [{"a": 1}] * 20, [Document("d"), None]]
+
+
+def test_others_are_packed_as_ever(subtests: pytest.Subtests) -> None:
+    for values in OTHERS:
+        with case(subtests, values):
+            packed, seen = codec.pack_again(values, None)
+            assert (packed, seen) == (codec.pack_items(values), None)
+            first, made, _ = codec.unpack_again(packed, None)
+            again, _, _ = codec.unpack_again(packed, made)
+            assert identical(first, values)
+            assert identical(again, values)
 
 
 def test_limits_hold_again() -> None:

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from holdfast.codec import Codec, arrays
 from holdfast.codec.tags import Tag
@@ -41,9 +41,11 @@ def run(code: str, *, hash_seed: str = "0", data: bytes = b"") -> str:
 
 def test_the_bytes_are_the_same_in_every_process() -> None:
     code = SAMPLES + "from holdfast.codec import default_codec\nprint(default_codec.pack(samples).hex())"
-    first, second = (run(code, hash_seed=seed) for seed in ("1", "2"))
-    assert first == second
-    assert codec.pack(codec.unpack(bytes.fromhex(first))).hex() == first
+    there = run(code, hash_seed="2" if os.environ.get("PYTHONHASHSEED") == "1" else "1")
+    here: dict[str, Any] = {}
+    exec(SAMPLES, here)
+    assert codec.pack(here["samples"]).hex() == there
+    assert codec.pack(codec.unpack(bytes.fromhex(there))).hex() == there
 
 
 READ = """
@@ -79,6 +81,5 @@ def test_where_only_numpy_is_loaded_pandas_is_not_touched() -> None:
     run(NUMPY_ONLY, data=codec.pack([np.arange(3), pd.DataFrame({"a": [1]})]))
 
 
-@pytest.mark.parametrize("tag", [tag for tag in Tag if tag >= Tag.NDARRAY], ids=lambda tag: tag.name)
-def test_every_tag_has_a_loader(tag: Tag) -> None:
-    assert callable(arrays.LOADERS[tag])
+def test_every_tag_has_a_loader() -> None:
+    assert [tag.name for tag in Tag if tag >= Tag.NDARRAY and not callable(arrays.LOADERS[tag])] == []

@@ -41,6 +41,7 @@ from holdfast.codec.shapes import SHAPES
 from holdfast.codec.stdlib import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep
+from tests.support.cases import case
 
 HERE = __name__
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -274,12 +275,13 @@ LOOKS: list[tuple[Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "lossless", "plain"), LOOKS, ids=lambda value: type(value).__name__)
-def test_each_type_has_its_readable_form(value: Any, lossless: Any, plain: Any) -> None:
-    packed = pack(value)
-    tree = check(packed)
-    assert json.dumps(tree) == json.dumps(lossless)  # the order too
-    assert json.dumps(to_plain(packed)) == json.dumps(plain)
+def test_each_type_has_its_readable_form(subtests: pytest.Subtests) -> None:
+    for value, lossless, plain in LOOKS:
+        with case(subtests, value, lossless):
+            packed = pack(value)
+            tree = check(packed)
+            assert json.dumps(tree) == json.dumps(lossless)  # the order too
+            assert json.dumps(to_plain(packed)) == json.dumps(plain)
 
 
 def test_every_tag_and_every_well_known_class_has_a_mark() -> None:
@@ -295,13 +297,12 @@ def test_a_model_with_many_fields_keeps_which_were_set() -> None:
     assert tree["$pydantic"][2] == {"unset": [f"f{i}" for i in range(69)]}
 
 
-@pytest.mark.parametrize(
-    ("value", "number"), [(Send("n", 1), (15, 16)), (Interrupt("v", id="i"), (18, 19))], ids=["send", "interrupt"]
-)
-def test_releases_of_a_well_known_class_are_told_apart_by_their_fields(value: Any, number: tuple[int, ...]) -> None:
-    check(pack(value))
-    for each in number:
-        check(encode((None, each, dict.fromkeys(SHAPES[each].names))))
+def test_releases_of_a_well_known_class_are_told_apart_by_their_fields(subtests: pytest.Subtests) -> None:
+    for value, number in [(Send("n", 1), (15, 16)), (Interrupt("v", id="i"), (18, 19))]:
+        with case(subtests, value):
+            check(pack(value))
+            for each in number:
+                check(encode((None, each, dict.fromkeys(SHAPES[each].names))))
 
 
 # The law ------------------------------------------------------------------------------------------------------
@@ -438,20 +439,20 @@ def _nested(value: Any, layers: int, *wraps: Callable[[Any], Any]) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        _nested(1, wire.MAX_DEPTH, lambda inner: [inner]),
-        _nested(1, wire.MAX_DEPTH, lambda inner: {1: inner}),
-        _nested(1, wire.MAX_NESTING, lambda inner: (inner,)),
-        _nested(1, wire.MAX_NESTING, State),
-        _nested(1, 12, *[lambda inner: {None: inner}] * 12, lambda inner: (inner,)),
-        _nested(1, wire.MAX_NESTING - 1, lambda inner: {(1,): inner}),
-    ],
-    ids=["lists", "dicts", "tuples", "dataclasses", "both", "typed dicts"],
-)
-def test_what_is_as_deep_as_can_be_comes_back(value: Any) -> None:
-    check(pack(value))
+DEEPEST: dict[str, Any] = {
+    "lists": _nested(1, wire.MAX_DEPTH, lambda inner: [inner]),
+    "dicts": _nested(1, wire.MAX_DEPTH, lambda inner: {1: inner}),
+    "tuples": _nested(1, wire.MAX_NESTING, lambda inner: (inner,)),
+    "dataclasses": _nested(1, wire.MAX_NESTING, State),
+    "both": _nested(1, 12, *[lambda inner: {None: inner}] * 12, lambda inner: (inner,)),
+    "typed dicts": _nested(1, wire.MAX_NESTING - 1, lambda inner: {(1,): inner}),
+}
+
+
+def test_what_is_as_deep_as_can_be_comes_back(subtests: pytest.Subtests) -> None:
+    for name, value in DEEPEST.items():
+        with case(subtests, name):
+            check(pack(value))
 
 
 def test_deep_typed_values_are_left_packed() -> None:
@@ -462,36 +463,36 @@ def test_deep_typed_values_are_left_packed() -> None:
 # Reading what a person wrote ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("tree", "value"),
-    [
-        (1 << 70, 1 << 70),
-        ("\ud800", "\ud800"),
-        ({"\ud800": 1}, {"\ud800": 1}),
-        (float("inf"), float("inf")),
-        ({"$int": "5"}, 5),
-        ({"$int": "0x10000000000000000"}, 1 << 64),
-        ({"$str": "plain"}, "plain"),
-        ({"$float": "3ff8000000000000"}, 1.5),
-        ({"$dict": [["a", 1]]}, {"a": 1}),
-        ({"$dict": {"a": 1}}, {"a": 1}),
-        ({"$object": {"a": 1, "b": 2}}, {"a": 1, "b": 2}),
-        ({"$set": [3, 1, 2]}, {1, 2, 3}),
-        ({"$counter": [["a", 1]]}, collections.Counter("a")),
-        ({"$decimal": "1e3"}, decimal.Decimal("1E+3")),
-        ({"$uuid": "{00000000000000000000000000000005}"}, uuid.UUID(int=5)),
-        ({"$datetime": "2024-05-01T12:00Z"}, dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)),
-        ({"$timedelta": [0, 90000, 0]}, dt.timedelta(hours=25)),
-        ({"$fraction": [2, 4]}, fractions.Fraction(1, 2)),
-        ({"$complex": [1, 2]}, 1 + 2j),
-        ({"$regex": ["a", 0]}, re.compile("a")),
-        ({"$path": ["pure posix", "a//b/"]}, pathlib.PurePosixPath("a/b")),
-        ({"$pydantic": [f"{HERE}:Model", {"name": 1, "size": 2}, {}]}, Model(name=1, size=2)),
-    ],
-    ids=repr,
-)
-def test_other_spellings_are_read_as_what_pack_writes(tree: Any, value: Any) -> None:
-    assert from_json(tree) == pack(value)
+SPELLINGS: list[tuple[Any, ...]] = [
+    (1 << 70, 1 << 70),
+    ("\ud800", "\ud800"),
+    ({"\ud800": 1}, {"\ud800": 1}),
+    (float("inf"), float("inf")),
+    ({"$int": "5"}, 5),
+    ({"$int": "0x10000000000000000"}, 1 << 64),
+    ({"$str": "plain"}, "plain"),
+    ({"$float": "3ff8000000000000"}, 1.5),
+    ({"$dict": [["a", 1]]}, {"a": 1}),
+    ({"$dict": {"a": 1}}, {"a": 1}),
+    ({"$object": {"a": 1, "b": 2}}, {"a": 1, "b": 2}),
+    ({"$set": [3, 1, 2]}, {1, 2, 3}),
+    ({"$counter": [["a", 1]]}, collections.Counter("a")),
+    ({"$decimal": "1e3"}, decimal.Decimal("1E+3")),
+    ({"$uuid": "{00000000000000000000000000000005}"}, uuid.UUID(int=5)),
+    ({"$datetime": "2024-05-01T12:00Z"}, dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)),
+    ({"$timedelta": [0, 90000, 0]}, dt.timedelta(hours=25)),
+    ({"$fraction": [2, 4]}, fractions.Fraction(1, 2)),
+    ({"$complex": [1, 2]}, 1 + 2j),
+    ({"$regex": ["a", 0]}, re.compile("a")),
+    ({"$path": ["pure posix", "a//b/"]}, pathlib.PurePosixPath("a/b")),
+    ({"$pydantic": [f"{HERE}:Model", {"name": 1, "size": 2}, {}]}, Model(name=1, size=2)),
+]
+
+
+def test_other_spellings_are_read_as_what_pack_writes(subtests: pytest.Subtests) -> None:
+    for tree, value in SPELLINGS:
+        with case(subtests, tree):
+            assert from_json(tree) == pack(value)
 
 
 _CLASS = "[class name, fields]"
@@ -499,85 +500,85 @@ _PAIRS = "an object, or a list of pairs [key, value] with different keys"
 _MODEL = '[class name, fields] or [class name, fields, {"unset": names, "extra": …, "private": …, "strangers": names}]'
 
 
-@pytest.mark.parametrize(
-    ("tree", "where", "what"),
-    [
-        ({"messages": [1, 2, 3, {"$datetime": "x"}]}, "messages[3].$datetime", "$datetime takes ISO text, or"),
-        ({"a b": {"$uuid": 5}}, "['a b'].$uuid", "$uuid takes a UUID as text"),
-        ((1,), "the value itself", "tuple is no type of JSON"),
-        ([1, b""], "[1]", "bytes is no type of JSON"),
-        ({"a": {1: 2}}, "a", "the key 1 of an object is not a string"),
-        ({"a": {"$nope": 1}}, "a", "$nope is no mark that this release knows"),
-        ({"$object": []}, "$object", "$object takes an object"),
-        ({"$float": "1.5"}, "$float", "$float takes"),
-        ({"$float": "00"}, "$float", "$float takes"),
-        ({"$float": 1.5}, "$float", '$float takes "nan", "inf", "-inf" or 16 hexadecimal digits'),
-        ({"$bytes": "?"}, "$bytes", "$bytes takes base64 text"),
-        ({"$bytes": None}, "$bytes", "$bytes takes base64 text"),
-        ({"$ext": [128, ""]}, "$ext", "$ext takes [a tag from 0 to 127, base64 text]"),
-        ({"$ext": [True, ""]}, "$ext", "$ext takes"),
-        ({"$ext": 5}, "$ext", "$ext takes"),
-        ({"$dict": 5}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [[1]]}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [5]}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [[1, 2], [True, 3]]}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [[[], 2]]}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [[{"$dict": [[{"$tuple": []}, 1]]}, 2]]}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [[{"$tuple": []}, 1], [{"$tuple": []}, 2]]}, "$dict", f"$dict takes {_PAIRS}"),
-        ({"$dict": [[{"$date": "x"}, 1]]}, "$dict[0][0].$date", "$date takes ISO text, as 2024-12-31"),
-        ({"$dict": [[1, {"$date": 5}]]}, "$dict[0][1].$date", "$date takes ISO text, as 2024-12-31"),
-        ({"$counter": 5}, "$counter", f"$counter takes {_PAIRS}"),
-        ({"$tuple": {"a": 1}}, "$tuple", "$tuple takes a list"),
-        ({"$set": 1}, "$set", "$set takes a list of different values, none of them a list, dict or set"),
-        ({"$set": [1, 1]}, "$set", "$set takes"),
-        ({"$set": [{"$set": []}]}, "$set", "$set takes"),
-        ({"$int": "ten"}, "$int", "$int takes a whole number as text, decimal or 0x…"),
-        ({"$int": "1" * 5000}, "$int", "$int takes"),
-        ({"$str": "a\\b"}, "$str", r"$str takes text with \\ for a backslash and \ud800 for a lone surrogate"),
-        ({"$complex": [1, "2"]}, "$complex", "$complex takes [real, imaginary]"),
-        ({"$complex": [1]}, "$complex", "$complex takes [real, imaginary]"),
-        ({"$range": [1, 2, 0]}, "$range", "$range takes [start, stop, step]"),
-        ({"$decimal": "1,0"}, "$decimal", "$decimal takes a decimal number as text"),
-        ({"$fraction": [1, 0]}, "$fraction", "$fraction takes [numerator, denominator]"),
-        ({"$datetime": [1]}, "$datetime", "$datetime takes ISO text, or [ISO text without zone, zone, fold]"),
-        ({"$time": {}}, "$time", "$time takes ISO text, or [ISO text without zone, zone, fold]"),
-        ({"$timezone": "Berlin"}, "$timezone", '$timezone takes an offset as "+01:00", or [offset, name]'),
-        ({"$timezone": ""}, "$timezone", "$timezone takes"),
-        ({"$timezone": ["+01:00", 5]}, "$timezone", "$timezone takes"),
-        ({"$zoneinfo": "../x"}, "$zoneinfo", "$zoneinfo takes the name of a time zone, as Europe/Berlin"),
-        ({"$path": ["mac", "x"]}, "$path", "$path takes"),
-        ({"$regex": ["(", 0]}, "$regex", "$regex takes [pattern, flags]"),
-        ({"$ipaddress": ["IPv5Address", "1"]}, "$ipaddress", "$ipaddress takes [class name, as IPv4Address, and"),
-        ({"$ipaddress": ["IPv4Address", 5]}, "$ipaddress", "$ipaddress takes"),
-        ({"$deque": [1.5, []]}, "$deque", "$deque takes [length limit or null, items]"),
-        ({"$defaultdict": [None, 1]}, "$defaultdict", "$defaultdict takes [factory or null, dict]"),
-        ({"$dataclass": ["a:B"]}, "$dataclass", f"$dataclass takes {_CLASS}"),
-        ({"$dataclass": ["a:B", {"f": {"$uuid": ""}}]}, "$dataclass[1].f.$uuid", "$uuid takes a UUID as text"),
-        ({"$enum": ["a:B", 1]}, "$enum", "$enum takes [class name, member's name]"),
-        ({"$reference": 1}, "$reference", "$reference takes the name of a function or class"),
-        ({"$nat": 1}, "$nat", "$nat takes null"),
-        ({"$pydantic": [1, {}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        ({"$pydantic": ["a:B", 5]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        ({"$pydantic": ["a:B", {}, []]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        ({"$pydantic": ["a:B", {}, {"more": 1}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        ({"$pydantic": ["a:B", {}, {"unset": ["c"]}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        ({"$pydantic": ["a:B", {"c": 1}, {"unset": "c"}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        ({"$pydantic": ["a:B", {}, {"strangers": 1}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
-        (
-            {"$HumanMessage": {"content": "hi"}},
-            "$HumanMessage",
-            "$HumanMessage takes an object with the fields content",
-        ),
-        ({"$Send": 5}, "$Send", "$Send takes an object with the fields node, arg or node, arg, timeout"),
-        ({"$shaped": [1]}, "$shaped", "$shaped takes [number, fields]"),
-    ],
-    ids=repr,
-)
-def test_wrong_json_is_refused_with_its_place(tree: Any, where: str, what: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        from_json(tree)
-    assert caught.value.where == where
-    assert caught.value.what.startswith(what)
+WRONG: list[tuple[Any, ...]] = [
+    ({"messages": [1, 2, 3, {"$datetime": "x"}]}, "messages[3].$datetime", "$datetime takes ISO text, or"),
+    ({"a b": {"$uuid": 5}}, "['a b'].$uuid", "$uuid takes a UUID as text"),
+    ((1,), "the value itself", "tuple is no type of JSON"),
+    ([1, b""], "[1]", "bytes is no type of JSON"),
+    ({"a": {1: 2}}, "a", "the key 1 of an object is not a string"),
+    ({"a": {"$nope": 1}}, "a", "$nope is no mark that this release knows"),
+    ({"$object": []}, "$object", "$object takes an object"),
+    ({"$float": "1.5"}, "$float", "$float takes"),
+    ({"$float": "00"}, "$float", "$float takes"),
+    ({"$float": 1.5}, "$float", '$float takes "nan", "inf", "-inf" or 16 hexadecimal digits'),
+    ({"$bytes": "?"}, "$bytes", "$bytes takes base64 text"),
+    ({"$bytes": None}, "$bytes", "$bytes takes base64 text"),
+    ({"$ext": [128, ""]}, "$ext", "$ext takes [a tag from 0 to 127, base64 text]"),
+    ({"$ext": [True, ""]}, "$ext", "$ext takes"),
+    ({"$ext": 5}, "$ext", "$ext takes"),
+    ({"$dict": 5}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [[1]]}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [5]}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [[1, 2], [True, 3]]}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [[[], 2]]}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [[{"$dict": [[{"$tuple": []}, 1]]}, 2]]}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [[{"$tuple": []}, 1], [{"$tuple": []}, 2]]}, "$dict", f"$dict takes {_PAIRS}"),
+    ({"$dict": [[{"$date": "x"}, 1]]}, "$dict[0][0].$date", "$date takes ISO text, as 2024-12-31"),
+    ({"$dict": [[1, {"$date": 5}]]}, "$dict[0][1].$date", "$date takes ISO text, as 2024-12-31"),
+    ({"$counter": 5}, "$counter", f"$counter takes {_PAIRS}"),
+    ({"$tuple": {"a": 1}}, "$tuple", "$tuple takes a list"),
+    ({"$set": 1}, "$set", "$set takes a list of different values, none of them a list, dict or set"),
+    ({"$set": [1, 1]}, "$set", "$set takes"),
+    ({"$set": [{"$set": []}]}, "$set", "$set takes"),
+    ({"$int": "ten"}, "$int", "$int takes a whole number as text, decimal or 0x…"),
+    ({"$int": "1" * 5000}, "$int", "$int takes"),
+    ({"$str": "a\\b"}, "$str", r"$str takes text with \\ for a backslash and \ud800 for a lone surrogate"),
+    ({"$complex": [1, "2"]}, "$complex", "$complex takes [real, imaginary]"),
+    ({"$complex": [1]}, "$complex", "$complex takes [real, imaginary]"),
+    ({"$range": [1, 2, 0]}, "$range", "$range takes [start, stop, step]"),
+    ({"$decimal": "1,0"}, "$decimal", "$decimal takes a decimal number as text"),
+    ({"$fraction": [1, 0]}, "$fraction", "$fraction takes [numerator, denominator]"),
+    ({"$datetime": [1]}, "$datetime", "$datetime takes ISO text, or [ISO text without zone, zone, fold]"),
+    ({"$time": {}}, "$time", "$time takes ISO text, or [ISO text without zone, zone, fold]"),
+    ({"$timezone": "Berlin"}, "$timezone", '$timezone takes an offset as "+01:00", or [offset, name]'),
+    ({"$timezone": ""}, "$timezone", "$timezone takes"),
+    ({"$timezone": ["+01:00", 5]}, "$timezone", "$timezone takes"),
+    ({"$zoneinfo": "../x"}, "$zoneinfo", "$zoneinfo takes the name of a time zone, as Europe/Berlin"),
+    ({"$path": ["mac", "x"]}, "$path", "$path takes"),
+    ({"$regex": ["(", 0]}, "$regex", "$regex takes [pattern, flags]"),
+    ({"$ipaddress": ["IPv5Address", "1"]}, "$ipaddress", "$ipaddress takes [class name, as IPv4Address, and"),
+    ({"$ipaddress": ["IPv4Address", 5]}, "$ipaddress", "$ipaddress takes"),
+    ({"$deque": [1.5, []]}, "$deque", "$deque takes [length limit or null, items]"),
+    ({"$defaultdict": [None, 1]}, "$defaultdict", "$defaultdict takes [factory or null, dict]"),
+    ({"$dataclass": ["a:B"]}, "$dataclass", f"$dataclass takes {_CLASS}"),
+    ({"$dataclass": ["a:B", {"f": {"$uuid": ""}}]}, "$dataclass[1].f.$uuid", "$uuid takes a UUID as text"),
+    ({"$enum": ["a:B", 1]}, "$enum", "$enum takes [class name, member's name]"),
+    ({"$reference": 1}, "$reference", "$reference takes the name of a function or class"),
+    ({"$nat": 1}, "$nat", "$nat takes null"),
+    ({"$pydantic": [1, {}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    ({"$pydantic": ["a:B", 5]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    ({"$pydantic": ["a:B", {}, []]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    ({"$pydantic": ["a:B", {}, {"more": 1}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    ({"$pydantic": ["a:B", {}, {"unset": ["c"]}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    ({"$pydantic": ["a:B", {"c": 1}, {"unset": "c"}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    ({"$pydantic": ["a:B", {}, {"strangers": 1}]}, "$pydantic", f"$pydantic takes {_MODEL}"),
+    (
+        {"$HumanMessage": {"content": "hi"}},
+        "$HumanMessage",
+        "$HumanMessage takes an object with the fields content",
+    ),
+    ({"$Send": 5}, "$Send", "$Send takes an object with the fields node, arg or node, arg, timeout"),
+    ({"$shaped": [1]}, "$shaped", "$shaped takes [number, fields]"),
+]
+
+
+def test_wrong_json_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
+    for tree, where, what in WRONG:
+        with case(subtests, tree):
+            with pytest.raises(Invalid) as caught:
+                from_json(tree)
+            assert caught.value.where == where
+            assert caught.value.what.startswith(what)
 
 
 def test_a_long_path_is_cut() -> None:
@@ -587,27 +588,28 @@ def test_a_long_path_is_cut() -> None:
     assert caught.value.where.endswith(".$uuid")
 
 
-@pytest.mark.parametrize(
-    ("tree", "what"),
-    [
-        (_nested(1, 49, lambda inner: [inner]), "lists and dicts are nested more than 48 deep"),
-        (_nested(1, 49, lambda inner: {"a": inner}), "lists and dicts are nested more than 48 deep"),
-        ({"$frozenset": [{"$tuple": [_nested(1, 48, lambda inner: [inner])]}]}, "lists and dicts are nested"),
-        (_nested(1, 400, lambda inner: [inner]), "the JSON is nested more than 320 deep"),
-        (_nested(1, 25, lambda inner: {"$tuple": [inner]}), "typed values are nested more than 24 deep"),
-        (_nested(1 << 70, 24, lambda inner: {"$tuple": [inner]}), "typed values are nested more than 24 deep"),
-        (_nested(1, 25, lambda inner: {"$dict": [[{"$tuple": []}, inner]]}), "typed values are nested more than 24"),
-        (
-            _nested({"$datetime": "2024-05-01T12:00Z"}, 22, lambda inner: {"$tuple": [inner]}),
-            "typed values are nested more than 24 deep",
-        ),
-    ],
-)
-def test_too_deep_json_is_refused(tree: Any, what: str) -> None:
-    with pytest.raises(TooDeep) as caught:
-        from_json(tree)
-    assert caught.value.what.startswith(what)
-    assert caught.value.where
+TOO_DEEP: list[tuple[Any, ...]] = [
+    (_nested(1, 49, lambda inner: [inner]), "lists and dicts are nested more than 48 deep"),
+    (_nested(1, 49, lambda inner: {"a": inner}), "lists and dicts are nested more than 48 deep"),
+    ({"$frozenset": [{"$tuple": [_nested(1, 48, lambda inner: [inner])]}]}, "lists and dicts are nested"),
+    (_nested(1, 400, lambda inner: [inner]), "the JSON is nested more than 320 deep"),
+    (_nested(1, 25, lambda inner: {"$tuple": [inner]}), "typed values are nested more than 24 deep"),
+    (_nested(1 << 70, 24, lambda inner: {"$tuple": [inner]}), "typed values are nested more than 24 deep"),
+    (_nested(1, 25, lambda inner: {"$dict": [[{"$tuple": []}, inner]]}), "typed values are nested more than 24"),
+    (
+        _nested({"$datetime": "2024-05-01T12:00Z"}, 22, lambda inner: {"$tuple": [inner]}),
+        "typed values are nested more than 24 deep",
+    ),
+]
+
+
+def test_too_deep_json_is_refused(subtests: pytest.Subtests) -> None:
+    for tree, what in TOO_DEEP:
+        with case(subtests, what, tree):
+            with pytest.raises(TooDeep) as caught:
+                from_json(tree)
+            assert caught.value.what.startswith(what)
+            assert caught.value.where
 
 
 def test_the_limits_of_depth_are_those_of_packing() -> None:
@@ -649,24 +651,28 @@ _DEEP = pack(_nested(1, 45, lambda inner: {"$a": inner}))
 _DEEP_TREE = to_json(_DEEP)
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [lambda: to_json(_DEEP), lambda: to_plain(_DEEP), lambda: from_json(_DEEP_TREE)],
-    ids=["to_json", "to_plain", "from_json"],
-)
-def test_a_full_stack_is_a_typed_error(convert: Callable[[], Any]) -> None:
-    def below(frames: int) -> Any:
-        return below(frames - 1) if frames else convert()
+CONVERSIONS: dict[str, Callable[[], Any]] = {
+    "to_json": lambda: to_json(_DEEP),
+    "to_plain": lambda: to_plain(_DEEP),
+    "from_json": lambda: from_json(_DEEP_TREE),
+}
 
-    refused = 0
-    for frames in range(sys.getrecursionlimit() // 2, sys.getrecursionlimit()):
-        try:
-            below(frames)
-        except TooDeep:
-            refused += 1
-        except RecursionError:
-            break
-    assert refused
+
+def test_a_full_stack_is_a_typed_error(subtests: pytest.Subtests) -> None:
+    def below(frames: int, convert: Callable[[], Any]) -> Any:
+        return below(frames - 1, convert) if frames else convert()
+
+    for name, convert in CONVERSIONS.items():
+        with case(subtests, name):
+            refused = 0
+            for frames in range(sys.getrecursionlimit() // 2, sys.getrecursionlimit()):
+                try:
+                    below(frames, convert)
+                except TooDeep:
+                    refused += 1
+                except RecursionError:
+                    break
+            assert refused
 
 
 # Forged bytes -------------------------------------------------------------------------------------------------
@@ -726,10 +732,11 @@ FORGED: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("packed", FORGED.values(), ids=FORGED.keys())
-def test_a_payload_that_is_not_its_types_is_shown_as_it_is(packed: bytes) -> None:
-    tree = check(packed)
-    assert "$ext" in (tree[0] if type(tree) is list else tree)
+def test_a_payload_that_is_not_its_types_is_shown_as_it_is(subtests: pytest.Subtests) -> None:
+    for name, packed in FORGED.items():
+        with case(subtests, name):
+            tree = check(packed)
+            assert "$ext" in (tree[0] if type(tree) is list else tree)
 
 
 ODD: dict[str, tuple[bytes, Any]] = {
@@ -755,9 +762,10 @@ ODD: dict[str, tuple[bytes, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("packed", "tree"), ODD.values(), ids=ODD.keys())
-def test_odd_but_sound_payloads_keep_their_mark(packed: bytes, tree: Any) -> None:
-    assert check(packed) == tree
+def test_odd_but_sound_payloads_keep_their_mark(subtests: pytest.Subtests) -> None:
+    for name, (packed, tree) in ODD.items():
+        with case(subtests, name):
+            assert check(packed) == tree
 
 
 BROKEN: dict[str, bytes] = {
@@ -779,12 +787,13 @@ BROKEN: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("packed", BROKEN.values(), ids=BROKEN.keys())
-def test_bytes_that_pack_never_writes_are_corrupt(packed: bytes) -> None:
-    with pytest.raises(Corrupt):
-        to_json(packed)
-    with pytest.raises(Corrupt):
-        to_plain(packed)
+def test_bytes_that_pack_never_writes_are_corrupt(subtests: pytest.Subtests) -> None:
+    for name, packed in BROKEN.items():
+        with case(subtests, name):
+            with pytest.raises(Corrupt):
+                to_json(packed)
+            with pytest.raises(Corrupt):
+                to_plain(packed)
 
 
 def test_bytes_that_nest_too_deeply_are_refused() -> None:

@@ -20,6 +20,7 @@ from holdfast.codec.registry import default_registry
 from holdfast.codec.tags import Tag
 from holdfast.codec.wire import ext
 from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
+from tests.support.cases import case
 
 codec = Codec()
 
@@ -73,13 +74,14 @@ def check(array: Array) -> Array:
     return back
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (4,), (2, 3), (1, 1, 2), (3, 0)])
-def test_every_dtype_and_shape_comes_back(dtype: Any, shape: tuple[int, ...]) -> None:
-    array = np.zeros(shape, dtype)
-    if array.nbytes and array.dtype.kind != "U" and "U2" not in str(array.dtype):
-        array = np.ndarray(shape, dtype, bytes(i % 2 for i in range(array.nbytes)))
-    check(array)
+def test_every_dtype_and_shape_comes_back(subtests: pytest.Subtests) -> None:
+    for dtype in DTYPES:
+        for shape in [(), (0,), (4,), (2, 3), (1, 1, 2), (3, 0)]:
+            with case(subtests, dtype, shape):
+                array = np.zeros(shape, dtype)
+                if array.nbytes and array.dtype.kind != "U" and "U2" not in str(array.dtype):
+                    array = np.ndarray(shape, dtype, bytes(i % 2 for i in range(array.nbytes)))
+                check(array)
 
 
 @given(npst.arrays(npst.scalar_dtypes(), npst.array_shapes(min_dims=0, min_side=0)))
@@ -121,15 +123,15 @@ def test_arrays_of_objects_come_back_item_by_item(values: list[Any]) -> None:
             assert repr(back[place]) == repr(item)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [np.empty((), object), np.empty((0, 2), object), np.array({"a": (1,)}, dtype=object)],
-    ids=["none", "empty", "dict"],
-)
-def test_arrays_of_objects_of_odd_shapes(array: Array) -> None:
-    back = codec.unpack(codec.pack(array))
-    assert back.shape == array.shape
-    assert back.tolist() == array.tolist()
+ODD_OBJECTS: list[Any] = [np.empty((), object), np.empty((0, 2), object), np.array({"a": (1,)}, dtype=object)]
+
+
+def test_arrays_of_objects_of_odd_shapes(subtests: pytest.Subtests) -> None:
+    for array in ODD_OBJECTS:
+        with case(subtests, array):
+            back = codec.unpack(codec.pack(array))
+            assert back.shape == array.shape
+            assert back.tolist() == array.tolist()
 
 
 def test_objects_keep_arrays_of_one_item_as_they_are() -> None:
@@ -191,16 +193,17 @@ SCALARS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", SCALARS, ids=repr)
-def test_scalars_come_back_of_their_type(value: Any) -> None:
-    packed = codec.pack({"k": [value]})
-    (back,) = codec.unpack(packed)["k"]
-    assert type(back) is type(value)
-    assert same_dtype(back.dtype, value.dtype)
-    assert back.tobytes() == value.tobytes()
-    if isinstance(value, str | bytes):
-        assert back == value
-    assert codec.pack({"k": [back]}) == packed
+def test_scalars_come_back_of_their_type(subtests: pytest.Subtests) -> None:
+    for value in SCALARS:
+        with case(subtests, value):
+            packed = codec.pack({"k": [value]})
+            (back,) = codec.unpack(packed)["k"]
+            assert type(back) is type(value)
+            assert same_dtype(back.dtype, value.dtype)
+            assert back.tobytes() == value.tobytes()
+            if isinstance(value, str | bytes):
+                assert back == value
+            assert codec.pack({"k": [back]}) == packed
 
 
 @given(st.floats(allow_nan=False))
@@ -210,11 +213,18 @@ def test_a_numpy_float_is_not_a_float(number: float) -> None:
     assert back == [number, number]
 
 
-@pytest.mark.parametrize("dtype", [np.dtype(dtype) for dtype in DTYPES] + [np.dtype(object), np.dtype(("i4", (2,)))])
-def test_dtypes_come_back(dtype: np.dtype[Any]) -> None:
-    back = codec.unpack(codec.pack(dtype))
-    assert same_dtype(back, dtype)
-    assert back.subdtype == dtype.subdtype
+WITH_OBJECTS_AND_SUBARRAYS: list[Any] = [np.dtype(dtype) for dtype in DTYPES] + [
+    np.dtype(object),
+    np.dtype(("i4", (2,))),
+]
+
+
+def test_dtypes_come_back(subtests: pytest.Subtests) -> None:
+    for dtype in WITH_OBJECTS_AND_SUBARRAYS:
+        with case(subtests, dtype):
+            back = codec.unpack(codec.pack(dtype))
+            assert same_dtype(back, dtype)
+            assert back.subdtype == dtype.subdtype
 
 
 # What is refused ---------------------------------------------------------------------------------------------
@@ -238,26 +248,27 @@ def test_what_is_no_plain_array_is_refused_with_a_way_out(tmp_path: Path) -> Non
         codec.pack(np.zeros(2).view(Words))
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (np.zeros(1, np.longdouble), "longdouble.*machine.*float64"),
-        (np.zeros(1, np.clongdouble), "clongdouble.*machine.*complex128"),
-        (np.longdouble(1), "longdouble"),
-        (np.array(["a"], np.dtype("T")), r"StringDType.*\.astype"),
-        (np.zeros(1, [("a", object)]), r"dtype object.*\.astype"),
-        (np.zeros(1, np.dtype("i4", metadata={"a": 1})), "metadata"),
-        (np.zeros(1, np.dtype("O", metadata={"a": 1})), "metadata"),
-        (np.dtype("O", metadata={"a": 1}), "metadata"),
-        (np.zeros(1, [(("a title", "a"), "i4")]), "'a' has a title"),
-        (np.array([2], "u1").view("?"), r"bool or str.*\.astype"),
-        (np.array([2**31], "u4").view("U1"), r"bool or str.*\.astype"),
-    ],
-)
-def test_what_could_not_come_back_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(Unsupported, match=f"(?s){message}") as caught:
-        codec.pack({"deep": [value]})
-    assert caught.value.where.startswith("deep[0]")
+REFUSED: list[tuple[Any, ...]] = [
+    (np.zeros(1, np.longdouble), "longdouble.*machine.*float64"),
+    (np.zeros(1, np.clongdouble), "clongdouble.*machine.*complex128"),
+    (np.longdouble(1), "longdouble"),
+    (np.array(["a"], np.dtype("T")), r"StringDType.*\.astype"),
+    (np.zeros(1, [("a", object)]), r"dtype object.*\.astype"),
+    (np.zeros(1, np.dtype("i4", metadata={"a": 1})), "metadata"),
+    (np.zeros(1, np.dtype("O", metadata={"a": 1})), "metadata"),
+    (np.dtype("O", metadata={"a": 1}), "metadata"),
+    (np.zeros(1, [(("a title", "a"), "i4")]), "'a' has a title"),
+    (np.array([2], "u1").view("?"), r"bool or str.*\.astype"),
+    (np.array([2**31], "u4").view("U1"), r"bool or str.*\.astype"),
+]
+
+
+def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
+    for value, message in REFUSED:
+        with case(subtests, message, value):
+            with pytest.raises(Unsupported, match=f"(?s){message}") as caught:
+                codec.pack({"deep": [value]})
+            assert caught.value.where.startswith("deep[0]")
 
 
 def test_other_classes_of_numpy_are_not_values() -> None:
@@ -368,18 +379,19 @@ FORGED: list[tuple[Tag, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("tag", "parts"), FORGED, ids=repr)
-def test_forged_values_are_refused_without_memory(tag: Tag, parts: list[Any]) -> None:
-    data = forged(tag, *parts)
-    started = time.process_time()
-    tracemalloc.start()
-    try:
-        with pytest.raises(Corrupt):
-            codec.unpack(data)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-    assert time.process_time() - started < 2
+def test_forged_values_are_refused_without_memory(subtests: pytest.Subtests) -> None:
+    for tag, parts in FORGED:
+        with case(subtests, tag.name, parts):
+            data = forged(tag, *parts)
+            started = time.process_time()
+            tracemalloc.start()
+            try:
+                with pytest.raises(Corrupt):
+                    codec.unpack(data)
+                assert tracemalloc.get_traced_memory()[1] < 1 << 20
+            finally:
+                tracemalloc.stop()
+            assert time.process_time() - started < 2
 
 
 def test_the_forgeries_differ_from_the_real_thing_in_one_point_only() -> None:

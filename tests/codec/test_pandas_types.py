@@ -19,6 +19,7 @@ from holdfast.codec import Codec, Inert, arrays
 from holdfast.codec.tags import Tag
 from holdfast.codec.wire import ext
 from holdfast.errors import Corrupt, HoldfastError, TooLarge, Unsupported
+from tests.support.cases import case
 
 codec = Codec()
 
@@ -85,14 +86,15 @@ MOMENTS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("moment", MOMENTS, ids=str)
-def test_timestamps_come_back(moment: pd.Timestamp) -> None:
-    back = again(moment)
-    assert back == moment
-    assert (back.unit, back.fold, back.nanosecond) == (moment.unit, moment.fold, moment.nanosecond)
-    assert back.asm8 == moment.asm8
-    assert type(back.tz) is type(moment.tz)
-    assert str(back.tz) == str(moment.tz)
+def test_timestamps_come_back(subtests: pytest.Subtests) -> None:
+    for moment in MOMENTS:
+        with case(subtests, moment):
+            back = again(moment)
+            assert back == moment
+            assert (back.unit, back.fold, back.nanosecond) == (moment.unit, moment.fold, moment.nanosecond)
+            assert back.asm8 == moment.asm8
+            assert type(back.tz) is type(moment.tz)
+            assert str(back.tz) == str(moment.tz)
 
 
 @given(
@@ -104,29 +106,29 @@ def test_any_moment_comes_back(moment: int, zone: dt.tzinfo | None) -> None:
     assert (back, back.fold, back.utcoffset()) == (value, value.fold, value.utcoffset())
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        pd.Timedelta(-1, "ns"),
-        pd.Timedelta(5, "s").as_unit("s"),
-        pd.Timedelta.max,
-        pd.Period("2026-02", "M"),
-        pd.Period("2026Q1", "2Q-NOV"),
-        pd.Period("2026-02-03", "W-TUE"),
-        pd.Interval(0, 1.5, closed="both"),
-        pd.Interval(np.float64(0), np.float64(1), closed="neither"),
-        pd.Interval(MOMENTS[3], MOMENTS[3] + pd.Timedelta("1h"), closed="left"),
-        pd.Interval(pd.Timedelta(1), pd.Timedelta(2)),
-    ],
-    ids=repr,
-)
-def test_other_scalars_come_back(value: Any) -> None:
-    back = again(value)
-    assert back == value
-    for name in ("unit", "freqstr", "closed"):
-        assert getattr(back, name, None) == getattr(value, name, None)
-    if isinstance(value, pd.Interval):
-        assert [type(back.left), type(back.right)] == [type(value.left), type(value.right)]
+SCALARS: list[Any] = [
+    pd.Timedelta(-1, "ns"),
+    pd.Timedelta(5, "s").as_unit("s"),
+    pd.Timedelta.max,
+    pd.Period("2026-02", "M"),
+    pd.Period("2026Q1", "2Q-NOV"),
+    pd.Period("2026-02-03", "W-TUE"),
+    pd.Interval(0, 1.5, closed="both"),
+    pd.Interval(np.float64(0), np.float64(1), closed="neither"),
+    pd.Interval(MOMENTS[3], MOMENTS[3] + pd.Timedelta("1h"), closed="left"),
+    pd.Interval(pd.Timedelta(1), pd.Timedelta(2)),
+]
+
+
+def test_other_scalars_come_back(subtests: pytest.Subtests) -> None:
+    for value in SCALARS:
+        with case(subtests, value):
+            back = again(value)
+            assert back == value
+            for name in ("unit", "freqstr", "closed"):
+                assert getattr(back, name, None) == getattr(value, name, None)
+            if isinstance(value, pd.Interval):
+                assert [type(back.left), type(back.right)] == [type(value.left), type(value.right)]
 
 
 def test_what_is_missing_stays_the_one_thing_it_is() -> None:
@@ -170,18 +172,19 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_values_come_back_alone_in_an_index_and_in_a_column(name: str) -> None:
-    values = VALUES[name]
-    if isinstance(values, pd.api.extensions.ExtensionArray):
-        back = again(values)
-        assert back.dtype == values.dtype
-        pd.testing.assert_extension_array_equal(back, values, check_exact=True)
-    check_index(pd.Index(values, dtype=values.dtype, name=("a", 1), tupleize_cols=False))
-    series = pd.Series(values, dtype=values.dtype, name=name)
-    check_series(series)
-    check_series(series[:0])
-    check_frame(pd.DataFrame({"x": series, "y": 1.5}))
+def test_values_come_back_alone_in_an_index_and_in_a_column(subtests: pytest.Subtests) -> None:
+    for name in VALUES:
+        with case(subtests, name):
+            values = VALUES[name]
+            if isinstance(values, pd.api.extensions.ExtensionArray):
+                back = again(values)
+                assert back.dtype == values.dtype
+                pd.testing.assert_extension_array_equal(back, values, check_exact=True)
+            check_index(pd.Index(values, dtype=values.dtype, name=("a", 1), tupleize_cols=False))
+            series = pd.Series(values, dtype=values.dtype, name=name)
+            check_series(series)
+            check_series(series[:0])
+            check_frame(pd.DataFrame({"x": series, "y": 1.5}))
 
 
 def test_what_lies_under_a_mask_is_left_behind() -> None:
@@ -215,19 +218,20 @@ INDEXES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("index", INDEXES, ids=lambda index: f"{type(index).__name__} {len(index)}")
-def test_indexes_come_back(index: Any) -> None:
-    check_index(index)
-    if isinstance(index, pd.MultiIndex):
-        back = again(index)
-        assert back.sortorder == index.sortorder  # type: ignore[attr-defined]
-        for left, right in zip(back.levels, index.levels, strict=True):
-            assert left.equals(right)
-            check_index(right)
-    if len(index) < 100:
-        check_series(pd.Series(range(len(index)), index=index, dtype="f8"))
-        check_frame(pd.DataFrame(index=index))
-        check_frame(pd.DataFrame(np.zeros((2, len(index))), columns=index))
+def test_indexes_come_back(subtests: pytest.Subtests) -> None:
+    for index in INDEXES:
+        with case(subtests, index):
+            check_index(index)
+            if isinstance(index, pd.MultiIndex):
+                back = again(index)
+                assert back.sortorder == index.sortorder  # type: ignore[attr-defined]
+                for left, right in zip(back.levels, index.levels, strict=True):
+                    assert left.equals(right)
+                    check_index(right)
+            if len(index) < 100:
+                check_series(pd.Series(range(len(index)), index=index, dtype="f8"))
+                check_frame(pd.DataFrame(index=index))
+                check_frame(pd.DataFrame(np.zeros((2, len(index))), columns=index))
 
 
 # Series and tables -------------------------------------------------------------------------------------------
@@ -332,24 +336,25 @@ def wrong_frequency() -> Any:
     return index
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (pd.Series(pd.arrays.SparseArray([0, 1])), r"dtype Sparse\[int64, 0\] can not be saved.*\.astype"),
-        (pd.arrays.SparseArray([0, 1]), r"dtype Sparse\[int64, 0\]"),
-        (pd.date_range("2026", periods=2, freq=pd.DateOffset(months=1, hours=2)), "frequency.*freq of the index"),
-        (pd.date_range("2026", periods=2, freq=pd.offsets.CustomBusinessDay(holidays=["2026-01-02"])), "frequency"),
-        (wrong_frequency(), "do not follow it.*None"),
-        (pd.Timestamp("2026", tz=Zone()), "Zone.*zoneinfo"),
-        (pd.Series(pd.DatetimeIndex(["2026"], tz=Zone())), "Zone.*zoneinfo"),
-        (pd.MultiIndex(levels=[[1, 1]], codes=[[0, 1]], verify_integrity=False), "twice.*from_tuples"),
-        (pd.Series([print], dtype=object), "print"),
-    ],
-)
-def test_what_could_not_come_back_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(Unsupported, match=f"(?s){message}") as caught:
-        codec.pack({"deep": [value]})
-    assert caught.value.where.startswith("deep[0]")
+REFUSED: list[tuple[Any, ...]] = [
+    (pd.Series(pd.arrays.SparseArray([0, 1])), r"dtype Sparse\[int64, 0\] can not be saved.*\.astype"),
+    (pd.arrays.SparseArray([0, 1]), r"dtype Sparse\[int64, 0\]"),
+    (pd.date_range("2026", periods=2, freq=pd.DateOffset(months=1, hours=2)), "frequency.*freq of the index"),
+    (pd.date_range("2026", periods=2, freq=pd.offsets.CustomBusinessDay(holidays=["2026-01-02"])), "frequency"),
+    (wrong_frequency(), "do not follow it.*None"),
+    (pd.Timestamp("2026", tz=Zone()), "Zone.*zoneinfo"),
+    (pd.Series(pd.DatetimeIndex(["2026"], tz=Zone())), "Zone.*zoneinfo"),
+    (pd.MultiIndex(levels=[[1, 1]], codes=[[0, 1]], verify_integrity=False), "twice.*from_tuples"),
+    (pd.Series([print], dtype=object), "print"),
+]
+
+
+def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
+    for value, message in REFUSED:
+        with case(subtests, message, value):
+            with pytest.raises(Unsupported, match=f"(?s){message}") as caught:
+                codec.pack({"deep": [value]})
+            assert caught.value.where.startswith("deep[0]")
 
 
 def test_other_classes_of_pandas_are_not_values() -> None:
@@ -378,23 +383,23 @@ def forged(tag: Tag, *parts: Any) -> bytes:
 UNKNOWN_ZONE = Inert(Tag.ZONEINFO, b"Nowhere/Atlantis")
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (Tag.TIMESTAMP, 0, "ns", UNKNOWN_ZONE, 0),
-        (Tag.EXTENSION_ARRAY, "zoned", np.zeros(1, "M8[ns]"), UNKNOWN_ZONE),
-        (Tag.EXTENSION_ARRAY, "periods", "NEWFREQ", np.zeros(1, "i8")),
-        (Tag.PERIOD, "NEWFREQ", 1),
-        (Tag.INDEX, "regular", None, np.zeros(1, "M8[ns]"), "NEWFREQ-DEC"),
-        (Tag.INTERVAL, Inert(Tag.TIMESTAMP, codec.pack([0, "ns", UNKNOWN_ZONE, 0])), 1, "left"),
-    ],
-    ids=repr,
-)
-def test_sound_values_that_need_what_is_not_here_stay_inert(parts: tuple[Any, ...]) -> None:
-    data = forged(*parts)
-    back = codec.unpack(data)
-    assert type(back) is Inert
-    assert codec.pack(back) == data
+NOT_AVAILABLE: list[Any] = [
+    (Tag.TIMESTAMP, 0, "ns", UNKNOWN_ZONE, 0),
+    (Tag.EXTENSION_ARRAY, "zoned", np.zeros(1, "M8[ns]"), UNKNOWN_ZONE),
+    (Tag.EXTENSION_ARRAY, "periods", "NEWFREQ", np.zeros(1, "i8")),
+    (Tag.PERIOD, "NEWFREQ", 1),
+    (Tag.INDEX, "regular", None, np.zeros(1, "M8[ns]"), "NEWFREQ-DEC"),
+    (Tag.INTERVAL, Inert(Tag.TIMESTAMP, codec.pack([0, "ns", UNKNOWN_ZONE, 0])), 1, "left"),
+]
+
+
+def test_sound_values_that_need_what_is_not_here_stay_inert(subtests: pytest.Subtests) -> None:
+    for parts in NOT_AVAILABLE:
+        with case(subtests, parts):
+            data = forged(*parts)
+            back = codec.unpack(data)
+            assert type(back) is Inert
+            assert codec.pack(back) == data
 
 
 def test_a_table_with_a_column_that_is_not_available_stays_inert_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,20 +507,21 @@ FORGED: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("parts", FORGED, ids=repr)
-def test_forged_values_are_refused_without_memory(parts: tuple[Any, ...]) -> None:
-    data = forged(*parts)
-    with pytest.raises(Corrupt):  # once before, so that what pandas loads late does not count
-        codec.unpack(data)
-    started = time.process_time()
-    tracemalloc.start()
-    try:
-        with pytest.raises(Corrupt):
-            codec.unpack(data)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-    assert time.process_time() - started < 2
+def test_forged_values_are_refused_without_memory(subtests: pytest.Subtests) -> None:
+    for parts in FORGED:
+        with case(subtests, parts):
+            data = forged(*parts)
+            with pytest.raises(Corrupt):  # once before, so that what pandas loads late does not count
+                codec.unpack(data)
+            started = time.process_time()
+            tracemalloc.start()
+            try:
+                with pytest.raises(Corrupt):
+                    codec.unpack(data)
+                assert tracemalloc.get_traced_memory()[1] < 1 << 20
+            finally:
+                tracemalloc.stop()
+            assert time.process_time() - started < 2
 
 
 def test_endless_levels_are_refused_on_both_sides() -> None:

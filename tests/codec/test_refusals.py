@@ -22,6 +22,7 @@ from msgspec.msgpack import Ext
 from holdfast.codec import Codec, Limits, Registry
 from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep, TooLarge, Unsupported
 from tests.codec import app
+from tests.support.cases import case
 
 codec = Codec()
 
@@ -107,68 +108,69 @@ def tuple_with_attribute() -> TupleWithMore:
     return value
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (app.Client(), "tests.codec.app:Client object can not be saved: it is not a data class"),
-        (Called(1), "__call__"),
-        (Deleted(), "__del__"),
-        (Guarded(1), "__setattr__"),
-        (Dynamic(1), "__getattr__"),
-        (DictData(), "DictData"),
-        (Described(), "descriptor"),
-        (make_local(), "can not be found again by its name"),
-        (with_attribute(), "'surprise' that is not one of its fields"),
-        (tuple_with_attribute(), "attributes besides its fields"),
-        (MyStr("x"), "MyStr"),
-        (StructuredTool.from_function(app.search), "something that acts"),
-        (memoryview(b"x"), "memoryview"),
-        (Ext(5, b"x"), "Ext"),
-        (app.search, "holdfast.allow(search)"),
-        (app.Plan, "holdfast.allow(Plan)"),
-        (lambda: 1, "<lambda> can not be saved"),
-        ("".join, "code is saved only by a name"),
-        (object(), "register(object"),
-        (threading.Lock(), "it is not a data class Holdfast knows how to keep"),
-        (iter([1]), "list_iterator"),
-        (unnamed_zone(), "ZoneInfo without a key"),
-    ],
-    ids=lambda v: type(v).__name__ if not isinstance(v, str) else "",
-)
-def test_refused(value: Any, says: str) -> None:
-    for wrapped, path in ((value, "the value itself"), ({"a": [0, value]}, "a[1]"), ({"m": (value,)}, "m[0]")):
-        with pytest.raises(Unsupported, match=re.escape(says)) as caught:
-            codec.pack(wrapped)
-        assert caught.value.where == path
-        assert caught.value.hint
-        assert isinstance(caught.value, TypeError)
-    with pytest.raises(Unsupported) as caught:
-        codec.pack_items([1, value])
-    assert caught.value.where == "[1]"
+REFUSED: list[tuple[Any, ...]] = [
+    (app.Client(), "tests.codec.app:Client object can not be saved: it is not a data class"),
+    (Called(1), "__call__"),
+    (Deleted(), "__del__"),
+    (Guarded(1), "__setattr__"),
+    (Dynamic(1), "__getattr__"),
+    (DictData(), "DictData"),
+    (Described(), "descriptor"),
+    (make_local(), "can not be found again by its name"),
+    (with_attribute(), "'surprise' that is not one of its fields"),
+    (tuple_with_attribute(), "attributes besides its fields"),
+    (MyStr("x"), "MyStr"),
+    (StructuredTool.from_function(app.search), "something that acts"),
+    (memoryview(b"x"), "memoryview"),
+    (Ext(5, b"x"), "Ext"),
+    (app.search, "holdfast.allow(search)"),
+    (app.Plan, "holdfast.allow(Plan)"),
+    (lambda: 1, "<lambda> can not be saved"),
+    ("".join, "code is saved only by a name"),
+    (object(), "register(object"),
+    (threading.Lock(), "it is not a data class Holdfast knows how to keep"),
+    (iter([1]), "list_iterator"),
+    (unnamed_zone(), "ZoneInfo without a key"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "path"),
-    [
-        ({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": app.Client()})]},
-         "messages[3].additional_kwargs.client"),
-        ({"messages": [HumanMessage("x", surprise=app.Client())]}, "messages[0].surprise"),
-        ({"plan": app.Plan("g", [app.Slotted(1, app.Client())])}, "plan.steps[0].b"),
-        ({"a b": {1: {"x": app.Client()}}}, "['a b'][1].x"),
-        ({"keys": {(1, MyStr("x")): 1}}, "keys[the key (1, 'x')][1]"),
-        ({"s": {MyStr("x")}}, "s[the item 'x']"),
-        ({"e": ValueError(app.Client())}, "e.args[0]"),
-        ({"p": app.Pair(1, app.Client())}, "p.right"),
-        ({"d": collections.deque([app.Client()])}, "d[0]"),
-        ({"dd": collections.defaultdict(app.Client)}, "dd"),
-        ({"m": app.FrozenModel(a=app.Client())}, "m.a"),
-    ],
-)  # fmt: skip
-def test_the_path_is_named(value: Any, path: str) -> None:
-    with pytest.raises(Unsupported) as caught:
-        codec.pack(value)
-    assert caught.value.where == path
-    assert f"(at {path})" in str(caught.value)
+def test_refused(subtests: pytest.Subtests) -> None:
+    for value, says in REFUSED:
+        with case(subtests, says, value):
+            for wrapped, path in ((value, "the value itself"), ({"a": [0, value]}, "a[1]"), ({"m": (value,)}, "m[0]")):
+                with pytest.raises(Unsupported, match=re.escape(says)) as caught:
+                    codec.pack(wrapped)
+                assert caught.value.where == path
+                assert caught.value.hint
+                assert isinstance(caught.value, TypeError)
+            with pytest.raises(Unsupported) as caught:
+                codec.pack_items([1, value])
+            assert caught.value.where == "[1]"
+
+
+PATHS: list[tuple[Any, ...]] = [
+    ({"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": app.Client()})]},
+     "messages[3].additional_kwargs.client"),
+    ({"messages": [HumanMessage("x", surprise=app.Client())]}, "messages[0].surprise"),
+    ({"plan": app.Plan("g", [app.Slotted(1, app.Client())])}, "plan.steps[0].b"),
+    ({"a b": {1: {"x": app.Client()}}}, "['a b'][1].x"),
+    ({"keys": {(1, MyStr("x")): 1}}, "keys[the key (1, 'x')][1]"),
+    ({"s": {MyStr("x")}}, "s[the item 'x']"),
+    ({"e": ValueError(app.Client())}, "e.args[0]"),
+    ({"p": app.Pair(1, app.Client())}, "p.right"),
+    ({"d": collections.deque([app.Client()])}, "d[0]"),
+    ({"dd": collections.defaultdict(app.Client)}, "dd"),
+    ({"m": app.FrozenModel(a=app.Client())}, "m.a"),
+]  # fmt: skip
+
+
+def test_the_path_is_named(subtests: pytest.Subtests) -> None:
+    for value, path in PATHS:
+        with case(subtests, path):
+            with pytest.raises(Unsupported) as caught:
+                codec.pack(value)
+            assert caught.value.where == path
+            assert f"(at {path})" in str(caught.value)
 
 
 def test_causes_and_private_attributes_are_on_the_path() -> None:
@@ -201,13 +203,14 @@ def cycles() -> list[tuple[Any, str]]:
     ]
 
 
-@pytest.mark.parametrize(("value", "path"), cycles(), ids=lambda v: type(v).__name__)
-def test_circular_references(value: Any, path: str) -> None:
-    with pytest.raises(CircularReference) as caught:
-        codec.pack(value)
-    assert caught.value.where == path
-    with pytest.raises(CircularReference):
-        codec.pack_items([value])
+def test_circular_references(subtests: pytest.Subtests) -> None:
+    for value, path in cycles():
+        with case(subtests, path):
+            with pytest.raises(CircularReference) as caught:
+                codec.pack(value)
+            assert caught.value.where == path
+            with pytest.raises(CircularReference):
+                codec.pack_items([value])
 
 
 def nested(depth: int, wrap: Any) -> Any:
@@ -217,34 +220,49 @@ def nested(depth: int, wrap: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("wrap", "limit"), [(lambda v: [v], 48), (lambda v: {"a": v}, 48), (lambda v: (v,), 24), (app.Frozen, 24)]
-)
-def test_depth(wrap: Any, limit: int) -> None:
-    packed = codec.pack(nested(limit, wrap))
-    assert codec.pack(codec.unpack(packed)) == packed
-    for depth in (limit + 1, 100, 5000):
-        with pytest.raises(TooDeep, match="deep"):
-            codec.pack(nested(depth, wrap))
-        with pytest.raises(TooDeep):
-            codec.pack_items([nested(depth, wrap)])
+DEPTHS: dict[str, tuple[Any, int]] = {
+    "lists": (lambda v: [v], 48),
+    "dicts": (lambda v: {"a": v}, 48),
+    "tuples": (lambda v: (v,), 24),
+    "objects": (app.Frozen, 24),
+}
 
 
-@pytest.mark.parametrize("depth", range(40, 55))
-def test_what_is_saved_deep_inside_a_message_can_be_read_in_any_thread(depth: int) -> None:
-    message = AIMessage("x" * 3000, additional_kwargs={"deep": nested(depth, lambda v: [v])})
-    codec.pack_items([AIMessage("x")])  # from now on messages are packed many at once
+def test_depth(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TooDeep):
+        codec.pack(nested(5000, lambda v: [v]))
+    monkeypatch.setattr("holdfast.codec.packing._MAX_PATH", 60)  # a longer path takes a second to find
+    for name, (wrap, limit) in DEPTHS.items():
+        with case(subtests, name):
+            packed = codec.pack(nested(limit, wrap))
+            assert codec.pack(codec.unpack(packed)) == packed
+            for depth in (limit + 1, 100, 5000):
+                with pytest.raises(TooDeep, match="deep"):
+                    codec.pack(nested(depth, wrap))
+                with pytest.raises(TooDeep):
+                    codec.pack_items([nested(depth, wrap)])
+
+
+def unpacked_in_a_thread(packed: list[bytes]) -> list[Any]:
     found: list[Any] = []
-    try:
-        packed = codec.pack_items([message])
-    except TooDeep:
-        with pytest.raises(TooDeep):
-            codec.pack(message)
-        return
-    thread = threading.Thread(target=lambda: found.extend(codec.unpack_items([*packed, codec.pack(message)])))
+    thread = threading.Thread(target=lambda: found.extend(codec.unpack_items(packed)))
     thread.start()
     thread.join()
-    assert found == [message, message]
+    return found
+
+
+def test_what_is_saved_deep_inside_a_message_can_be_read_in_any_thread(subtests: pytest.Subtests) -> None:
+    for depth in range(40, 55):
+        with case(subtests, depth):
+            message = AIMessage("x" * 3000, additional_kwargs={"deep": nested(depth, lambda v: [v])})
+            codec.pack_items([AIMessage("x")])  # from now on messages are packed many at once
+            try:
+                packed = codec.pack_items([message])
+            except TooDeep:
+                with pytest.raises(TooDeep):
+                    codec.pack(message)
+                continue
+            assert unpacked_in_a_thread([*packed, codec.pack(message)]) == [message, message]
 
 
 def test_size_limit() -> None:

@@ -12,6 +12,7 @@ from msgspec.msgpack import Ext, encode
 from holdfast.codec import Codec, wire
 from holdfast.errors import Corrupt, TooDeep
 from tests.codec.values import scalars, values
+from tests.support.cases import case
 
 codec = Codec()
 
@@ -20,8 +21,8 @@ plain = st.recursive(
         lambda v: not isinstance(v, str) or v.encode("utf-8", "replace").decode() == v
     )
     | st.builds(Ext, st.integers(1, 100), st.binary()),
-    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
-    max_leaves=20,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
 )
 
 
@@ -39,17 +40,18 @@ def test_dicts_are_cut_and_joined(entries: dict[str, Any]) -> None:
     assert wire.join_map(parts) == encode(entries)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 4, 8, 15, 16, 31, 32, 255, 256, 65535, 65536, 70000])
-def test_headers_are_the_encoders_own(size: int) -> None:
-    assert wire.ext(5, b"x" * size) == encode(Ext(5, b"x" * size))
-    assert wire.split_ext(wire.ext(5, b"x" * size)) == (5, b"x" * size)
-    assert wire.text(b"x" * size) == encode("x" * size)
-    assert wire.binary(b"x" * size) == encode(b"x" * size)
-    assert wire.content(wire.text(b"x" * size)) == wire.content(wire.binary(b"x" * size)) == b"x" * size
-    assert wire.split_array(encode([1] * size)) == [b"\x01"] * size
-    assert wire.join_array([b"\x01"] * size) == encode([1] * size)
-    entries = dict.fromkeys(range(size))
-    assert wire.join_map(wire.split_map(encode(entries))) == encode(entries)
+def test_headers_are_the_encoders_own(subtests: pytest.Subtests) -> None:
+    for size in [0, 1, 2, 4, 8, 15, 16, 31, 32, 255, 256, 65535, 65536, 70000]:
+        with case(subtests, size):
+            assert wire.ext(5, b"x" * size) == encode(Ext(5, b"x" * size))
+            assert wire.split_ext(wire.ext(5, b"x" * size)) == (5, b"x" * size)
+            assert wire.text(b"x" * size) == encode("x" * size)
+            assert wire.binary(b"x" * size) == encode(b"x" * size)
+            assert wire.content(wire.text(b"x" * size)) == wire.content(wire.binary(b"x" * size)) == b"x" * size
+            assert wire.split_array(encode([1] * size)) == [b"\x01"] * size
+            assert wire.join_array([b"\x01"] * size) == encode([1] * size)
+            entries = dict.fromkeys(range(size))
+            assert wire.join_map(wire.split_map(encode(entries))) == encode(entries)
 
 
 @given(values)
@@ -69,21 +71,21 @@ def test_kinds(value: Any) -> None:
         assert wire.content(data).decode() == value
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x92\x01",
-        b"\x91\x01\x01",
-        b"\xdd\xff\xff\xff\xff",
-        b"\x91\xc1",
-        b"\xdc\x00",
-        b"\x91\xa5abc",
-        b"\x91\xc7\x05\x01a",
-    ],
-)
-def test_what_is_no_list_is_not_cut(data: bytes) -> None:
-    with pytest.raises(Corrupt):
-        wire.split_array(data)
+NO_LISTS: list[Any] = [
+    b"\x92\x01",
+    b"\x91\x01\x01",
+    b"\xdd\xff\xff\xff\xff",
+    b"\x91\xc1",
+    b"\xdc\x00",
+    b"\x91\xa5abc",
+    b"\x91\xc7\x05\x01a",
+]
+
+
+def test_what_is_no_list_is_not_cut(subtests: pytest.Subtests) -> None:
+    for data in NO_LISTS:
+        with case(subtests, data), pytest.raises(Corrupt):
+            wire.split_array(data)
 
 
 def test_the_wrong_kind_is_not_cut() -> None:

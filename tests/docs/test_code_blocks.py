@@ -17,6 +17,7 @@ import pytest
 
 from tests import servers
 from tests.docs.markdown import ROOT, Block, documents, name_of, split
+from tests.support.cases import case
 
 PYTHON = "python"
 # Other ways to write the same; they would slip past this test.
@@ -37,8 +38,18 @@ SERVERS = {
 }
 SHELL = {"bash", "console", "sh", "shell"}
 
-BLOCKS = {path: split(path)[0] for path in documents()}
-WITH_PYTHON = [path for path, blocks in BLOCKS.items() if any(b.info == PYTHON for b in blocks)]
+
+def all_blocks() -> list[Block]:
+    return [block for path in documents() for block in split(path)[0]]
+
+
+def python_blocks() -> dict[Path, list[Block]]:
+    """The Python blocks of each document that has any, in order."""
+    found: dict[Path, list[Block]] = {}
+    for block in all_blocks():
+        if block.info == PYTHON:
+            found.setdefault(block.path, []).append(block)
+    return found
 
 
 def run(blocks: list[Block], module: ModuleType) -> None:
@@ -79,38 +90,38 @@ def unknown_commands(block: Block, targets: set[str], scripts: set[str]) -> list
     return unknown
 
 
-@pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
-def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A real module, so that classes defined in a block can be found where they say they are.
-    module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.chdir(tmp_path)
-    blocks = [block for block in BLOCKS[path] if block.info == PYTHON]
-    for variable, place in SERVERS.items():
-        if any(variable in block.text for block in blocks):
-            monkeypatch.setenv(variable, place())
-    run(blocks, module)
+def test_python_blocks_run(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, blocks in python_blocks().items():
+        with case(subtests, name_of(path)), monkeypatch.context() as patch:
+            # A real module, so that classes defined in a block can be found where they say they are.
+            module = ModuleType("document_" + re.sub(r"\W", "_", name_of(path).removesuffix(".md")))
+            patch.setitem(sys.modules, module.__name__, module)
+            patch.chdir(tmp_path_factory.mktemp(path.stem))
+            for variable, open_server in SERVERS.items():
+                if any(variable in block.text for block in blocks):
+                    patch.setenv(variable, open_server())
+            run(blocks, module)
 
 
-@pytest.mark.parametrize("path", BLOCKS, ids=name_of)
-def test_no_block_escapes(path: Path) -> None:
+def test_no_block_escapes() -> None:
     escaping = [
         f"{block.where}: write ```python, not ```{block.info}"
-        for block in BLOCKS[path]
+        for block in all_blocks()
         if PYTHON_LOOKALIKES.match(block.info) and block.info != PYTHON
     ]
     assert escaping == []
 
 
-@pytest.mark.parametrize("path", BLOCKS, ids=name_of)
-def test_shell_blocks_name_what_exists(path: Path) -> None:
+def test_shell_blocks_name_what_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    scripts = set(project.get("scripts", {}))
+    scripts, targets = set(project.get("scripts", {})), make_targets()
     unknown = [
         f"{block.where}: {what}"
-        for block in BLOCKS[path]
+        for block in all_blocks()
         if block.info in SHELL
-        for what in unknown_commands(block, make_targets(), scripts)
+        for what in unknown_commands(block, targets, scripts)
     ]
     assert unknown == []
 

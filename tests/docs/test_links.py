@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pytest
-
 from tests.docs.markdown import ROOT, anchors, documents, links, name_of, split
 
 # A package index, or a directory of somebody's machine, has no business in the repository.
@@ -18,12 +16,16 @@ PRIVATE = {
     ),
     "a private path": re.compile(r"(?<![\w./:-])/(?:home|opt|root|srv|Users|work)/\w"),
 }
-CHECKED = [
-    *documents(),
-    *(ROOT / name for name in ("Makefile", "pyproject.toml", "mkdocs.yml")),
-    *sorted(ROOT.glob("requirements/*")),
-    *sorted(ROOT.glob(".github/workflows/*.yml")),
-]
+
+
+def published() -> list[Path]:
+    """The documents, and the other files that name where things come from."""
+    return [
+        *documents(),
+        *(ROOT / name for name in ("Makefile", "pyproject.toml", "mkdocs.yml")),
+        *sorted(ROOT.glob("requirements/*")),
+        *sorted(ROOT.glob(".github/workflows/*.yml")),
+    ]
 
 
 def broken_links(path: Path, root: Path) -> list[str]:
@@ -56,14 +58,14 @@ def private_places(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", documents(), ids=name_of)
-def test_relative_links_resolve(path: Path) -> None:
-    assert broken_links(path, ROOT) == []
+def test_relative_links_resolve() -> None:
+    assert [broken for path in documents() for broken in broken_links(path, ROOT)] == []
 
 
-@pytest.mark.parametrize("path", CHECKED, ids=name_of)
-def test_no_private_places(path: Path) -> None:
-    assert private_places(path.read_text(encoding="utf-8")) == []
+def test_no_private_places() -> None:
+    assert [
+        f"{name_of(path)}:{what}" for path in published() for what in private_places(path.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_every_page_is_reachable_from_the_index() -> None:

@@ -25,10 +25,11 @@ from holdfast.model.operations import (
     decode_operation,
     encode_operation,
 )
-from holdfast.model.packed import Packed, as_items, as_map, flatten, pack_state, unpack, unpack_state
+from holdfast.model.packed import as_items, as_map, flatten, pack_state, unpack, unpack_state
 from tests.codec.values import identical
 from tests.codec.values import states as any_states
 from tests.model.histories import codec, edited, edited_state, leaves, states
+from tests.support.cases import case
 
 
 @given(any_states)
@@ -188,25 +189,25 @@ def test_pieces_of_large_values() -> None:
             objects.parse_pointer(wrong_pointer)
 
 
-@pytest.mark.parametrize(
-    ("operation", "value"),
-    [
-        (EditList((Keep(0, 2),)), [b"\x01"]),
-        (EditList((Change(1, Set(b"\x01")),)), [b"\x01"]),
-        (EditList(()), b"\x01"),
-        (EditMap((b"\xa1a",)), {}),
-        (EditMap((), (), (b"\xa1a",)), {}),
-        (EditMap(), b"\x01"),
-        (EditMap((), ((b"\xa1a", EditList(())),)), {}),
-        (EditText((Keep(0, 9),)), b"\xa1a"),
-        (EditText(()), b"\x01"),
-        (EditText(()), [b"\x01"]),
-        (EditText(()), None),
-    ],
-)
-def test_operations_that_do_not_fit(operation: Operation, value: Packed | None) -> None:
-    with pytest.raises(Corrupt):
-        apply(operation, value)
+MISFITS: list[tuple[Any, ...]] = [
+    (EditList((Keep(0, 2),)), [b"\x01"]),
+    (EditList((Change(1, Set(b"\x01")),)), [b"\x01"]),
+    (EditList(()), b"\x01"),
+    (EditMap((b"\xa1a",)), {}),
+    (EditMap((), (), (b"\xa1a",)), {}),
+    (EditMap(), b"\x01"),
+    (EditMap((), ((b"\xa1a", EditList(())),)), {}),
+    (EditText((Keep(0, 9),)), b"\xa1a"),
+    (EditText(()), b"\x01"),
+    (EditText(()), [b"\x01"]),
+    (EditText(()), None),
+]
+
+
+def test_operations_that_do_not_fit(subtests: pytest.Subtests) -> None:
+    for operation, value in MISFITS:
+        with case(subtests, operation, value), pytest.raises(Corrupt):
+            apply(operation, value)
 
 
 def test_forged_edits_do_not_grow_without_bound() -> None:
@@ -220,15 +221,17 @@ def test_forged_edits_do_not_grow_without_bound() -> None:
             apply(operation, b"")
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, [], [9], [0], [0, 1], [0, b"", b""], [1, 2], [1, [[9]]], [1, [[0, -1, 1]]], [1, [[1, "x"]]],
-     [1, [[2, 0, [7]]]], [2, [], []], [2, [1], [], []], [2, [], [[b"", [0, "s"]]], []], [3, [[1]]],
-     [3, ["x"]], [3, [[0, True]]], {"a": 1}],
-)  # fmt: skip
-def test_what_is_no_operation(value: Any) -> None:
-    with pytest.raises(Corrupt, match="not the stored form of an operation"):
-        decode_operation(codec.pack(value))
+NO_OPERATIONS: list[Any] = [
+    None, [], [9], [0], [0, 1], [0, b"", b""], [1, 2], [1, [[9]]], [1, [[0, -1, 1]]], [1, [[1, "x"]]],
+    [1, [[2, 0, [7]]]], [2, [], []], [2, [1], [], []], [2, [], [[b"", [0, "s"]]], []], [3, [[1]]],
+    [3, ["x"]], [3, [[0, True]]], {"a": 1},
+]  # fmt: skip
+
+
+def test_what_is_no_operation(subtests: pytest.Subtests) -> None:
+    for value in NO_OPERATIONS:
+        with case(subtests, value), pytest.raises(Corrupt, match="not the stored form of an operation"):
+            decode_operation(codec.pack(value))
 
 
 def test_states_have_named_channels_and_paths() -> None:

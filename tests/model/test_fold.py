@@ -38,6 +38,7 @@ from holdfast.model.packed import Packed, PackedMap, flatten, pack_state
 from holdfast.model.steps import Header, Parent, Step
 from holdfast.model.trees import Workspace
 from tests.model.histories import codec, drive, edited_state, histories, states
+from tests.support.cases import case
 
 
 class Line:
@@ -318,25 +319,26 @@ def test_large_values_lie_aside() -> None:
     assert max(len(data) for data in line.nodes.values()) < 1000
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        EditMap((b"\xa1x",)),
-        EditMap((), (), (b"\xa1x",)),
-        EditMap((), ((b"\xa1x", EditList(())),)),
-        EditMap((), ((MESSAGES, EditMap()),)),
-        EditMap((), ((MESSAGES, EditText(())),)),
-        EditMap((), ((MESSAGES, EditList((Keep(0, 99),))),)),
-        EditMap((), ((MEMORY, EditList(())),)),
-    ],
-)
-def test_steps_that_do_not_fit(edit: EditMap) -> None:
-    line = Line()
-    appended(line, 32)
-    line.append(EditMap((), ((MEMORY, Set(b"\x01")),)))
-    line.append(edit)
-    with pytest.raises(Corrupt):
-        line.fold()
+MISFITS: list[Any] = [
+    EditMap((b"\xa1x",)),
+    EditMap((), (), (b"\xa1x",)),
+    EditMap((), ((b"\xa1x", EditList(())),)),
+    EditMap((), ((MESSAGES, EditMap()),)),
+    EditMap((), ((MESSAGES, EditText(())),)),
+    EditMap((), ((MESSAGES, EditList((Keep(0, 99),))),)),
+    EditMap((), ((MEMORY, EditList(())),)),
+]
+
+
+def test_steps_that_do_not_fit(subtests: pytest.Subtests) -> None:
+    for edit in MISFITS:
+        with case(subtests, edit):
+            line = Line()
+            appended(line, 32)
+            line.append(EditMap((), ((MEMORY, Set(b"\x01")),)))
+            line.append(edit)
+            with pytest.raises(Corrupt):
+                line.fold()
 
 
 def child_of(node: Segment | Leaf | Index, height: int, size: int) -> tuple[Child, dict[bytes, bytes]]:
@@ -410,17 +412,20 @@ def test_stored_forms() -> None:
         assert decode_node(*encode_node(node)) == node
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, [], [9], [0], [0, [1], [0, 0]], [0, [b""], [-1, 0]], [1, [b""], [0], [[7]], [0, 0]],
-     [1, [b""], [0], [[1, [1]]], [0, 0]], [2, [[b"", 0, 0, b"", "x"]]], [2, [[b"", True, 0, b"", b""]]], "\ud800"],
-)  # fmt: skip
-def test_what_is_no_node(value: Any) -> None:
-    data = codec.pack(value)
-    with pytest.raises(Corrupt):
-        decode_node(hashlib.sha256(data).digest()[:20], data)
-    with pytest.raises(Corrupt):
-        decode_root(data)
+NO_NODES: list[Any] = [
+    None, [], [9], [0], [0, [1], [0, 0]], [0, [b""], [-1, 0]], [1, [b""], [0], [[7]], [0, 0]],
+    [1, [b""], [0], [[1, [1]]], [0, 0]], [2, [[b"", 0, 0, b"", "x"]]], [2, [[b"", True, 0, b"", b""]]], "\ud800",
+]  # fmt: skip
+
+
+def test_what_is_no_node(subtests: pytest.Subtests) -> None:
+    for value in NO_NODES:
+        with case(subtests, value):
+            data = codec.pack(value)
+            with pytest.raises(Corrupt):
+                decode_node(hashlib.sha256(data).digest()[:20], data)
+            with pytest.raises(Corrupt):
+                decode_root(data)
 
 
 def test_a_root_is_a_dict() -> None:

@@ -15,6 +15,7 @@ from holdfast.model import lookups, maptree
 from holdfast.model.nodes import Child, Entry, MapRoot, Origin, sort_key
 from holdfast.model.packed import pack_name
 from holdfast.model.trees import MissingNode, Rounds, Workspace
+from tests.support.cases import case
 
 T = TypeVar("T")
 
@@ -68,18 +69,19 @@ ASKED: dict[str, Callable[[MapRoot], Rounds[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("ask", ASKED)
-def test_damaged_nodes_are_told_of(ask: str) -> None:
-    root, nodes = tree(MANY)
-    assert root.child is not None
-    with pytest.raises(MissingNode):
-        driven(ASKED[ask](root), {})
-    for damaged in (b"", b"\x92\x02\xc0", b"\x95\x01\xc0", b"\x92\x02\x90", b"nonsense"):
-        with pytest.raises(Corrupt):
-            driven(ASKED[ask](_leaf_only(damaged)), {b"leaf": damaged})
-        if damaged != b"\x92\x02\x90":  # an index of nothing is one
-            with pytest.raises(Corrupt):
-                driven(ASKED[ask](root), {**nodes, root.child.id: damaged})
+def test_damaged_nodes_are_told_of(subtests: pytest.Subtests) -> None:
+    for ask in ASKED:
+        with case(subtests, ask):
+            root, nodes = tree(MANY)
+            assert root.child is not None
+            with pytest.raises(MissingNode):
+                driven(ASKED[ask](root), {})
+            for damaged in (b"", b"\x92\x02\xc0", b"\x95\x01\xc0", b"\x92\x02\x90", b"nonsense"):
+                with pytest.raises(Corrupt):
+                    driven(ASKED[ask](_leaf_only(damaged)), {b"leaf": damaged})
+                if damaged != b"\x92\x02\x90":  # an index of nothing is one
+                    with pytest.raises(Corrupt):
+                        driven(ASKED[ask](root), {**nodes, root.child.id: damaged})
 
 
 def _leaf_only(data: bytes) -> MapRoot:

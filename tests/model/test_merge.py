@@ -13,6 +13,7 @@ from holdfast.model.merge import Clash, Merged, Resolution, merge, ours, theirs,
 from holdfast.model.operations import apply_map
 from holdfast.model.packed import PackedMap, flatten, pack_state, unpack_state
 from tests.model.histories import codec, edited_state, states
+from tests.support.cases import case
 
 State = dict[str, Any]
 forks = states.flatmap(lambda base: st.tuples(st.just(base), edited_state(base), edited_state(base)))
@@ -118,25 +119,26 @@ def test_dicts_nest() -> None:
     assert not both_new.clashes
 
 
-@pytest.mark.parametrize(
-    ("base", "our", "their", "path"),
-    [
-        ({"a": 1}, {"a": 2}, {"a": 3}, ["a"]),
-        ({"a": 1}, {}, {"a": 3}, ["a"]),
-        ({"a": 1}, {"a": 2}, {}, ["a"]),
-        ({}, {"a": 2}, {"a": 3}, ["a"]),
-        ({"d": {"x y": 1}}, {"d": {"x y": 2}}, {"d": {"x y": 3}}, ["d", "x y"]),
-        ({"d": {1: 1}}, {"d": {1: 2}}, {"d": {1: 3}}, ["d", 1]),
-        ({"a": 1}, {"a": [1]}, {"a": {"b": 1}}, ["a"]),
-        ({"t": "one\ntwo\n"}, {"t": "one\n2\n"}, {"t": "one\nzwei\n"}, ["t"]),
-    ],
-)
-def test_clashes(base: State, our: State, their: State, path: list[Any]) -> None:
-    result = merged(base, our, their)
-    assert [path_of(clash) for clash in result.clashes] == [path]
-    assert state_of(result) == our
-    assert state_of(merged(base, our, their, theirs)) == their
-    assert merged(base, our, their, union).clashes
+CLASHES: list[tuple[Any, ...]] = [
+    ({"a": 1}, {"a": 2}, {"a": 3}, ["a"]),
+    ({"a": 1}, {}, {"a": 3}, ["a"]),
+    ({"a": 1}, {"a": 2}, {}, ["a"]),
+    ({}, {"a": 2}, {"a": 3}, ["a"]),
+    ({"d": {"x y": 1}}, {"d": {"x y": 2}}, {"d": {"x y": 3}}, ["d", "x y"]),
+    ({"d": {1: 1}}, {"d": {1: 2}}, {"d": {1: 3}}, ["d", 1]),
+    ({"a": 1}, {"a": [1]}, {"a": {"b": 1}}, ["a"]),
+    ({"t": "one\ntwo\n"}, {"t": "one\n2\n"}, {"t": "one\nzwei\n"}, ["t"]),
+]
+
+
+def test_clashes(subtests: pytest.Subtests) -> None:
+    for base, our, their, path in CLASHES:
+        with case(subtests, base, our, their, path):
+            result = merged(base, our, their)
+            assert [path_of(clash) for clash in result.clashes] == [path]
+            assert state_of(result) == our
+            assert state_of(merged(base, our, their, theirs)) == their
+            assert merged(base, our, their, union).clashes
 
 
 def test_texts_by_line() -> None:

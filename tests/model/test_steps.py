@@ -14,6 +14,7 @@ from holdfast.model.operations import EditMap, Set, encode_operation
 from holdfast.model.packed import pack_state
 from holdfast.model.steps import Header, Parent, Step
 from tests.model.histories import codec, states
+from tests.support.cases import case
 
 headers = st.builds(
     Header,
@@ -82,26 +83,26 @@ FIELDS = ["id", [], 0, "", "save", "", b"\x80"]
 EDIT = encode_operation(EditMap())
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        1,
-        [],
-        [1, 2],
-        [FIELDS, [b"", EDIT], b"wrong"],
-        [FIELDS, [b"", encode_operation(Set(b""))], b""],
-        [FIELDS, [b"", "no bytes"], b""],
-        [FIELDS, [b""], b""],
-        [FIELDS, [], b""],
-        [FIELDS[:-1], [b"", EDIT], b""],
-        [["id", [1], 0, "", "save", "", b"\x80"], [b"", EDIT], b""],
-        [["id", [[0, 0, b"short"]], 0, "", "save", "", b"\x80"], [b"", EDIT], b""],
-        [["id", [[0, 0]], 0, "", "save", "", b"\x80"], [b"", EDIT], b""],
-    ],
-)
-def test_what_is_no_step(value: Any) -> None:
-    with pytest.raises(Corrupt):
-        Step.decode(codec.pack(value))
+NO_STEPS: list[Any] = [
+    1,
+    [],
+    [1, 2],
+    [FIELDS, [b"", EDIT], b"wrong"],
+    [FIELDS, [b"", encode_operation(Set(b""))], b""],
+    [FIELDS, [b"", "no bytes"], b""],
+    [FIELDS, [b""], b""],
+    [FIELDS, [], b""],
+    [FIELDS[:-1], [b"", EDIT], b""],
+    [["id", [1], 0, "", "save", "", b"\x80"], [b"", EDIT], b""],
+    [["id", [[0, 0, b"short"]], 0, "", "save", "", b"\x80"], [b"", EDIT], b""],
+    [["id", [[0, 0]], 0, "", "save", "", b"\x80"], [b"", EDIT], b""],
+]
+
+
+def test_what_is_no_step(subtests: pytest.Subtests) -> None:
+    for value in NO_STEPS:
+        with case(subtests, value), pytest.raises(Corrupt):
+            Step.decode(codec.pack(value))
 
 
 def test_bytes_that_are_no_step() -> None:

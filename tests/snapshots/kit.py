@@ -167,4 +167,5 @@ def set_at(*keys: Any, to: Any) -> Callable[[Any], None]:
             content = content[key]
         content[keys[-1]] = to
 
+    change.__qualname__ = f"{'.'.join(map(str, keys))} = {to!r}"
     return change

@@ -20,6 +20,7 @@ from holdfast.errors import Corrupt, HoldfastError, SnapshotCorrupt, SnapshotToo
 from holdfast.snapshots import container, strictjson
 from holdfast.snapshots.header import Content, Header, decode, encode
 from tests.snapshots.kit import forged, header_of, lines_of
+from tests.support.cases import case
 
 DOCUMENT = {
     "kind": "langchain",
@@ -220,77 +221,75 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}={value!r}" for name, value in WRONG])
-def test_a_header_with_a_wrong_type_is_refused(name: str, value: Any) -> None:
-    with pytest.raises((SnapshotCorrupt, SnapshotUnsupported)):
-        opened(sealed(line({**plain(), name: value})))
+def test_a_header_with_a_wrong_type_is_refused(subtests: pytest.Subtests) -> None:
+    for name, value in WRONG:
+        with case(subtests, name, value), pytest.raises((SnapshotCorrupt, SnapshotUnsupported)):
+            opened(sealed(line({**plain(), name: value})))
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"format": "other"}, "no snapshot of Holdfast's"),
-        ({"version": 0}, "format 0"),
-        ({"version": 2}, "newer Holdfast"),
-        ({"version": 2, "more": 1}, "newer Holdfast"),
-        ({"more": 1}, "not what a header is"),
-        ({"kind": "code"}, "not what a header is"),
-        ({"id": "../../etc"}, "id or a digest"),
-        ({"time": "2026-01-02T03:04:05"}, "is no time"),
-        ({"time": "yesterday"}, "is no time"),
-        ({"time": "2026-01-02T03:04:05+01:00"}, "is no time"),
-        ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "size that is none"),
-        ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "size that is none"),
-        ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "lies about"),
-        ({"content": {**plain()["content"], "sha256": "0" * 64}}, "has the digest"),
-        ({"content": {**plain()["content"], "sha256": "x"}}, "id or a digest"),
-        ({"content": {**plain()["content"], "bytes": 3}}, "smaller"),
-        ({"content": {**plain()["content"], "bytes": 1}}, "larger"),
-        ({"content": {**plain()["content"], "bytes": 1 << 62}}, "limit"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else json.dumps(value)[:60],
-)
-def test_a_header_that_lies_is_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(HoldfastError, match=why):
-        opened(sealed(line({**plain(), **changes})))
+LIES: list[tuple[Any, ...]] = [
+    ({"format": "other"}, "no snapshot of Holdfast's"),
+    ({"version": 0}, "format 0"),
+    ({"version": 2}, "newer Holdfast"),
+    ({"version": 2, "more": 1}, "newer Holdfast"),
+    ({"more": 1}, "not what a header is"),
+    ({"kind": "code"}, "not what a header is"),
+    ({"id": "../../etc"}, "id or a digest"),
+    ({"time": "2026-01-02T03:04:05"}, "is no time"),
+    ({"time": "yesterday"}, "is no time"),
+    ({"time": "2026-01-02T03:04:05+01:00"}, "is no time"),
+    ({"content": {"bytes": -1, "packed": 1, "sha256": "0" * 64}}, "size that is none"),
+    ({"content": {"bytes": 1, "packed": -1, "sha256": "0" * 64}}, "size that is none"),
+    ({"content": {"bytes": 2, "packed": 9, "sha256": "0" * 64}}, "lies about"),
+    ({"content": {**plain()["content"], "sha256": "0" * 64}}, "has the digest"),
+    ({"content": {**plain()["content"], "sha256": "x"}}, "id or a digest"),
+    ({"content": {**plain()["content"], "bytes": 3}}, "smaller"),
+    ({"content": {**plain()["content"], "bytes": 1}}, "larger"),
+    ({"content": {**plain()["content"], "bytes": 1 << 62}}, "limit"),
+]
 
 
-@pytest.mark.parametrize(
-    ("header", "why"),
-    [
-        (b"\n", "no sound JSON"),
-        (b"{\n", "no sound JSON"),
-        (b"[]\n", "not what a header is"),
-        (b'{"id":"\xff"}\n', "no sound JSON"),
-        (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "one form"),
-        (line(plain()).replace(b'"name":""', b'"name": ""'), "one form"),
-        (line(plain())[:-1], "damaged"),
-        (b"[" * 60000 + b"\n", "no sound JSON|not what"),
-    ],
-    ids=["empty", "open", "list", "utf8", "twice", "blank", "no-end", "deep"],
-)
-def test_a_header_that_is_no_header_is_refused(header: bytes, why: str) -> None:
-    with pytest.raises(SnapshotCorrupt, match=why):
-        opened(sealed(header))
+def test_a_header_that_lies_is_refused(subtests: pytest.Subtests) -> None:
+    for changes, why in LIES:
+        with case(subtests, changes, why), pytest.raises(HoldfastError, match=why):
+            opened(sealed(line({**plain(), **changes})))
 
 
-@pytest.mark.parametrize(
-    ("packed", "why"),
-    [
-        (b"", "not packed"),
-        (container._START, "cut off"),
-        (container._START + b"\x07", "cannot be unpacked"),
-        (container._START + container._deflated(b"{}", 6), "not what was packed"),
-        (container._START + container._deflated(b"{}", 6) + bytes(8), "not what was packed"),
-        (gzip.compress(b"{}", mtime=1), "not packed"),
-    ],
-    ids=["nothing", "head", "no-deflate", "no-end", "wrong-end", "other-head"],
-)
-def test_content_that_is_not_packed_as_it_should_be_is_refused(packed: bytes, why: str) -> None:
-    header = plain()
-    header["content"]["packed"] = len(packed)
-    with pytest.raises(SnapshotCorrupt, match=why):
-        opened(sealed(line(header), packed=packed))
+NO_HEADERS: list[tuple[Any, ...]] = [
+    (b"\n", "no sound JSON"),
+    (b"{\n", "no sound JSON"),
+    (b"[]\n", "not what a header is"),
+    (b'{"id":"\xff"}\n', "no sound JSON"),
+    (line(plain()).replace(b'"name":""', b'"name":"a","name":""'), "one form"),
+    (line(plain()).replace(b'"name":""', b'"name": ""'), "one form"),
+    (line(plain())[:-1], "damaged"),
+    (b"[" * 60000 + b"\n", "no sound JSON|not what"),
+]
+
+
+def test_a_header_that_is_no_header_is_refused(subtests: pytest.Subtests) -> None:
+    for header, why in NO_HEADERS:
+        with case(subtests, header, why), pytest.raises(SnapshotCorrupt, match=why):
+            opened(sealed(header))
+
+
+WRONGLY_PACKED: list[tuple[Any, ...]] = [
+    (b"", "not packed"),
+    (container._START, "cut off"),
+    (container._START + b"\x07", "cannot be unpacked"),
+    (container._START + container._deflated(b"{}", 6), "not what was packed"),
+    (container._START + container._deflated(b"{}", 6) + bytes(8), "not what was packed"),
+    (gzip.compress(b"{}", mtime=1), "not packed"),
+]
+
+
+def test_content_that_is_not_packed_as_it_should_be_is_refused(subtests: pytest.Subtests) -> None:
+    for packed, why in WRONGLY_PACKED:
+        with case(subtests, packed, why):
+            header = plain()
+            header["content"]["packed"] = len(packed)
+            with pytest.raises(SnapshotCorrupt, match=why):
+                opened(sealed(line(header), packed=packed))
 
 
 @given(st.binary(max_size=400))
@@ -307,29 +306,28 @@ def test_a_header_has_an_end() -> None:
         container.build(b"{}", lambda about: header_of(about, description="x" * 70_000))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b'{"a":1,"a":2}',
-        b'{"a":{"b":1,"b":1}}',
-        b"NaN",
-        b"[Infinity]",
-        b"-Infinity",
-        b"1e999",
-        b"9" * 5000,
-        b"{",
-        b"",
-        b"\xff",
-        b"[" * 300 + b"]" * 300,
-        b'{"a":' * 300 + b"1" + b"}" * 300,
-        b"1 2",
-        b'"\x01"',
-    ],
-    ids=lambda text: str(text[:20]),
-)
-def test_json_that_readers_disagree_on_is_refused(text: bytes) -> None:
-    with pytest.raises(SnapshotCorrupt):
-        strictjson.read(text, "here")
+DISPUTED_JSON: list[Any] = [
+    b'{"a":1,"a":2}',
+    b'{"a":{"b":1,"b":1}}',
+    b"NaN",
+    b"[Infinity]",
+    b"-Infinity",
+    b"1e999",
+    b"9" * 5000,
+    b"{",
+    b"",
+    b"\xff",
+    b"[" * 300 + b"]" * 300,
+    b'{"a":' * 300 + b"1" + b"}" * 300,
+    b"1 2",
+    b'"\x01"',
+]
+
+
+def test_json_that_readers_disagree_on_is_refused(subtests: pytest.Subtests) -> None:
+    for text in DISPUTED_JSON:
+        with case(subtests, text), pytest.raises(SnapshotCorrupt):
+            strictjson.read(text, "here")
 
 
 def test_json_that_would_fill_the_memory_is_refused() -> None:

@@ -18,6 +18,7 @@ from langchain_core.prompts import PromptTemplate
 from holdfast import snapshots
 from holdfast.errors import Config, HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotRefused
 from tests.snapshots.kit import Scripted, forged
+from tests.support.cases import case
 
 
 def object_of(*id: Any, **kwargs: Any) -> dict[str, Any]:
@@ -42,59 +43,59 @@ def test_the_kit_makes_files_that_are_read(path: Path) -> None:
     assert restored(path, object_of(*MESSAGE, content="x")) == HumanMessage("x")
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "why"),
-    [
-        (object_of("os", "system", command="true"), SnapshotRefused, "os.system"),
-        (object_of("subprocess", "Popen", args=["true"]), SnapshotRefused, "subprocess.Popen"),
-        (object_of("builtins", "eval", source="1"), SnapshotRefused, "builtins.eval"),
-        (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefused, "importlib"),
-        (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefused, "not allowed"),
-        (object_of("langchain", "HumanMessage"), SnapshotRefused, "not allowed"),
-        (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorrupt, "name of a class"),
-        (object_of("langchain", "..", "os", "system"), SnapshotCorrupt, "name of a class"),
-        (object_of("langchain_core", "messages", "__class__"), SnapshotCorrupt, "name of a class"),
-        (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorrupt, "name of a class"),
-        (object_of("HumanMessage"), SnapshotCorrupt, "no object"),
-        (object_of(), SnapshotCorrupt, "no object"),
-        (object_of(1, 2), SnapshotCorrupt, "name of a class"),
-        (object_of(["langchain"], "x"), SnapshotCorrupt, "name of a class"),
-        (object_of("langchain", "a\nb"), SnapshotCorrupt, "name of a class"),
-        ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "more": 1}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "lc": True}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorrupt, "no object"),
-        ({**object_of(*MESSAGE), "type": None}, SnapshotCorrupt, "no object"),
-        ({"lc": 1}, SnapshotCorrupt, "no object"),
-        ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorrupt, "only the name"),
-        (object_of(*MESSAGE, content=SECRET), SnapshotRefused, "secret where none belongs"),
-        ([SECRET], SnapshotRefused, "secret where none belongs"),
-        (SECRET, SnapshotRefused, "secret where none belongs"),
-        ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorrupt, "no place for a secret"),
-        ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorrupt, "no place for a secret"),
-        ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorrupt, "no place for a secret"),
-        ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefused, "os.system"),
-        (object_of(*MESSAGE), SnapshotInvalid, "cannot make it again"),
-        (object_of(*MESSAGE, content=5), SnapshotInvalid, "cannot make it again"),
-        (
-            object_of("langchain", "prompts", "prompt", "PromptTemplate", template="{{x}}", template_format="jinja2"),
-            SnapshotInvalid,
-            "[Jj]inja2",
-        ),
-        (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), SnapshotRefused, "allow="),
-        (object_of("langchain", "llms", "openai", "OpenAI"), SnapshotRefused, "allow="),
-    ],
-    ids=range(38),
-)
-def test_an_injected_constructor_is_refused(content: Any, error: type[Exception], why: str, path: Path) -> None:
-    with pytest.raises(error, match=why) as raised:
-        restored(path, content, {"secrets": ("KEY",)}, secrets={"KEY": "told to nobody"})
-    assert isinstance(raised.value, HoldfastError)
-    assert "told to nobody" not in str(raised.value)
+INJECTED: list[tuple[Any, ...]] = [
+    (object_of("os", "system", command="true"), SnapshotRefused, "os.system"),
+    (object_of("subprocess", "Popen", args=["true"]), SnapshotRefused, "subprocess.Popen"),
+    (object_of("builtins", "eval", source="1"), SnapshotRefused, "builtins.eval"),
+    (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefused, "importlib"),
+    (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefused, "not allowed"),
+    (object_of("langchain", "HumanMessage"), SnapshotRefused, "not allowed"),
+    (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorrupt, "name of a class"),
+    (object_of("langchain", "..", "os", "system"), SnapshotCorrupt, "name of a class"),
+    (object_of("langchain_core", "messages", "__class__"), SnapshotCorrupt, "name of a class"),
+    (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorrupt, "name of a class"),
+    (object_of("HumanMessage"), SnapshotCorrupt, "no object"),
+    (object_of(), SnapshotCorrupt, "no object"),
+    (object_of(1, 2), SnapshotCorrupt, "name of a class"),
+    (object_of(["langchain"], "x"), SnapshotCorrupt, "name of a class"),
+    (object_of("langchain", "a\nb"), SnapshotCorrupt, "name of a class"),
+    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorrupt, "no object"),
+    ({**object_of(*MESSAGE), "type": None}, SnapshotCorrupt, "no object"),
+    ({"lc": 1}, SnapshotCorrupt, "no object"),
+    ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorrupt, "only the name"),
+    (object_of(*MESSAGE, content=SECRET), SnapshotRefused, "secret where none belongs"),
+    ([SECRET], SnapshotRefused, "secret where none belongs"),
+    (SECRET, SnapshotRefused, "secret where none belongs"),
+    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorrupt, "no place for a secret"),
+    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorrupt, "no place for a secret"),
+    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorrupt, "no place for a secret"),
+    ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefused, "os.system"),
+    (object_of(*MESSAGE), SnapshotInvalid, "cannot make it again"),
+    (object_of(*MESSAGE, content=5), SnapshotInvalid, "cannot make it again"),
+    (
+        object_of("langchain", "prompts", "prompt", "PromptTemplate", template="{{x}}", template_format="jinja2"),
+        SnapshotInvalid,
+        "[Jj]inja2",
+    ),
+    (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), SnapshotRefused, "allow="),
+    (object_of("langchain", "llms", "openai", "OpenAI"), SnapshotRefused, "allow="),
+]
+
+
+def test_an_injected_constructor_is_refused(path: Path, subtests: pytest.Subtests) -> None:
+    for content, error, why in INJECTED:
+        with case(subtests, content):
+            with pytest.raises(error, match=why) as raised:
+                restored(path, content, {"secrets": ("KEY",)}, secrets={"KEY": "told to nobody"})
+            assert isinstance(raised.value, HoldfastError)
+            assert "told to nobody" not in str(raised.value)
 
 
 def test_escaped_data_is_not_made_into_objects(path: Path) -> None:
@@ -229,41 +230,40 @@ def test_the_kit_makes_agents_that_are_made(path: Path) -> None:
     assert said["messages"][-1].content.startswith("x (1 heard")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        agent_of(model={"__lc_escaped__": "ollama:llama"}),
-        agent_of(model={"__lc_escaped__": 5}),
-        agent_of(model={"a": 1}),
-        agent_of(model=object_of(*MESSAGE, content="x")),
-        agent_of(model=object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])),
-        agent_of(system_prompt={"__lc_escaped__": 5}),
-        agent_of(system_prompt=object_of(*MESSAGE, content="x")),
-        agent_of(tools=[{"name": 5}]),
-        agent_of(tools=[{"name": []}]),
-        agent_of(shape={"middleware": [5]}),
-        agent_of(shape={"middleware": [[]]}),
-        agent_of(provider_tools=["x"]),
-        agent_of(provider_tools=[None]),
-        agent_of(provider_tools={"a": 1}),
-        agent_of(config={"callbacks": "x"}),
-        agent_of(config={"metadata": [1]}),
-        agent_of(config={"tags": 5}),
-        agent_of(config={"configurable": {"__pregel_send": 1}}),
-        agent_of(config={"$tuple": [1]}),
-        agent_of(thread=thread_of(v="x")),
-        agent_of(thread=thread_of(channel_values=None)),
-        agent_of(thread=thread_of(channel_versions={"a": [1]})),
-        agent_of(thread=thread_of(versions_seen=5)),
-        agent_of(thread=thread_of(metadata={})),
-        agent_of(thread=thread_of(writes=[[1, 2, 3]])),
-        agent_of(thread=thread_of(writes=[["a", [], 3]])),
-    ],
-    ids=range(26),
-)
-def test_an_agent_that_is_none_is_refused(content: Any, path: Path) -> None:
-    with pytest.raises(SnapshotCorrupt):
-        restored_agent(path, content)
+NO_AGENTS: list[Any] = [
+    agent_of(model={"__lc_escaped__": "ollama:llama"}),
+    agent_of(model={"__lc_escaped__": 5}),
+    agent_of(model={"a": 1}),
+    agent_of(model=object_of(*MESSAGE, content="x")),
+    agent_of(model=object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])),
+    agent_of(system_prompt={"__lc_escaped__": 5}),
+    agent_of(system_prompt=object_of(*MESSAGE, content="x")),
+    agent_of(tools=[{"name": 5}]),
+    agent_of(tools=[{"name": []}]),
+    agent_of(shape={"middleware": [5]}),
+    agent_of(shape={"middleware": [[]]}),
+    agent_of(provider_tools=["x"]),
+    agent_of(provider_tools=[None]),
+    agent_of(provider_tools={"a": 1}),
+    agent_of(config={"callbacks": "x"}),
+    agent_of(config={"metadata": [1]}),
+    agent_of(config={"tags": 5}),
+    agent_of(config={"configurable": {"__pregel_send": 1}}),
+    agent_of(config={"$tuple": [1]}),
+    agent_of(thread=thread_of(v="x")),
+    agent_of(thread=thread_of(channel_values=None)),
+    agent_of(thread=thread_of(channel_versions={"a": [1]})),
+    agent_of(thread=thread_of(versions_seen=5)),
+    agent_of(thread=thread_of(metadata={})),
+    agent_of(thread=thread_of(writes=[[1, 2, 3]])),
+    agent_of(thread=thread_of(writes=[["a", [], 3]])),
+]
+
+
+def test_an_agent_that_is_none_is_refused(path: Path, subtests: pytest.Subtests) -> None:
+    for content in NO_AGENTS:
+        with case(subtests, content), pytest.raises(SnapshotCorrupt):
+            restored_agent(path, content)
 
 
 @pytest.mark.parametrize("end", [b"", b"\\", b'"'], ids=["open", "backslash", "closed"])
@@ -294,10 +294,10 @@ class Local(Scripted):
     """Found under its name until a test hides it."""
 
 
-@pytest.mark.parametrize("allow", ["any", [int], [5], ["Scripted"]], ids=str)
-def test_what_is_allowed_is_a_class_or_a_list_of_langchains(allow: Any, path: Path) -> None:
-    with pytest.raises(SnapshotInvalid, match="no list|no class"):
-        restored(path, [], allow=allow)
+def test_what_is_allowed_is_a_class_or_a_list_of_langchains(path: Path, subtests: pytest.Subtests) -> None:
+    for allow in ["any", [int], [5], ["Scripted"]]:
+        with case(subtests, allow), pytest.raises(SnapshotInvalid, match="no list|no class"):
+            restored(path, [], allow=allow)
 
 
 def test_a_class_that_cannot_be_found_again_is_not_allowed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,47 +308,50 @@ def test_a_class_that_cannot_be_found_again_is_not_allowed(path: Path, monkeypat
         restored(path, [], allow=hidden)
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"",
-        b"[]",
-        b"null",
-        b"NaN",
-        b"{}",
-        b'{"kind":"langchain"}',
-        b'{"kind":"langchain","content":[],"more":1}',
-        b'{"kind":"langchain","kind":"langchain","content":[]}',
-        b'{"kind":"agent","content":[]}',
-        b'{"kind":null,"content":[]}',
-        b'{"kind":"langchain","content":' + b"[" * 1000 + b"]" * 1000 + b"}",
-        b"\xff\xfe",
-    ],
-    ids=range(12),
-)
-def test_a_document_that_is_none_is_refused_by_verify_too(document: bytes, path: Path) -> None:
-    path.write_bytes(forged(document))
-    for look in (snapshots.verify, snapshots.restore):
-        with pytest.raises(SnapshotCorrupt):
-            look(path)
+NO_DOCUMENTS: list[Any] = [
+    b"",
+    b"[]",
+    b"null",
+    b"NaN",
+    b"{}",
+    b'{"kind":"langchain"}',
+    b'{"kind":"langchain","content":[],"more":1}',
+    b'{"kind":"langchain","kind":"langchain","content":[]}',
+    b'{"kind":"agent","content":[]}',
+    b'{"kind":null,"content":[]}',
+    b'{"kind":"langchain","content":' + b"[" * 1000 + b"]" * 1000 + b"}",
+    b"\xff\xfe",
+]
 
 
-@pytest.mark.parametrize("kind", ["history", "agent"])
-@pytest.mark.parametrize(
-    "content",
-    [None, 5, "x", [5], {}, {"agent": 1}, {"agent": None, "thread": None}, {"agent": {}, "thread": None}, ["a"]],
-    ids=str,
-)
-def test_content_of_another_kind_is_refused(kind: str, content: Any, path: Path) -> None:
-    path.write_bytes(forged({"kind": kind, "content": content}, kind=kind))
-    with pytest.raises(SnapshotCorrupt):
-        snapshots.restore(path)
+def test_a_document_that_is_none_is_refused_by_verify_too(path: Path, subtests: pytest.Subtests) -> None:
+    for document in NO_DOCUMENTS:
+        with case(subtests, document):
+            path.write_bytes(forged(document))
+            for look in (snapshots.verify, snapshots.restore):
+                with pytest.raises(SnapshotCorrupt):
+                    look(path)
 
 
-@pytest.mark.parametrize("content", [None, 5, "x", {}, {"a": 1}, [5], [{"lc_": 1}]], ids=str)
-def test_content_that_is_no_object_is_refused(content: Any, path: Path) -> None:
-    with pytest.raises(SnapshotCorrupt, match="no object of LangChain"):
-        restored(path, content)
+OTHER_CONTENT: list[Any] = [
+    *(None, 5, "x", [5], {}, ["a"]),
+    *({"agent": 1}, {"agent": None, "thread": None}, {"agent": {}, "thread": None}),
+]
+
+
+def test_content_of_another_kind_is_refused(path: Path, subtests: pytest.Subtests) -> None:
+    for kind in ["history", "agent"]:
+        for content in OTHER_CONTENT:
+            with case(subtests, kind, content):
+                path.write_bytes(forged({"kind": kind, "content": content}, kind=kind))
+                with pytest.raises(SnapshotCorrupt):
+                    snapshots.restore(path)
+
+
+def test_content_that_is_no_object_is_refused(path: Path, subtests: pytest.Subtests) -> None:
+    for content in [None, 5, "x", {}, {"a": 1}, [5], [{"lc_": 1}]]:
+        with case(subtests, content), pytest.raises(SnapshotCorrupt, match="no object of LangChain"):
+            restored(path, content)
 
 
 def test_a_history_of_other_things_is_refused(path: Path) -> None:

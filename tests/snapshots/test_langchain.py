@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from pydantic import SecretStr
 from holdfast import __version__, snapshots
 from holdfast.errors import Config, SnapshotInvalid, SnapshotRefused, SnapshotUnsupported
 from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
+from tests.support.cases import case
 
 MODEL = Scripted(lines=["yes", "no, maybe"])
 PROMPT = ChatPromptTemplate.from_messages(
@@ -64,37 +64,26 @@ def test_a_chain_answers_as_before(path: Path) -> None:
     assert info.size == path.stat().st_size
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        PROMPT,
-        PromptTemplate.from_template("Tell me of {what}."),
-        PROMPT.pipe(RunnablePassthrough(), StrOutputParser()),
-        RunnableParallel(one=StrOutputParser(), two=CommaSeparatedListOutputParser()),
-        HumanMessage("hello", id="1", additional_kwargs={"n": [1, 2.5, None, True, {"x": "y"}]}),
-        [SystemMessage("s"), AIMessage("a", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "1"}])],
-        [ToolMessage("done", tool_call_id="1", status="error")],
-        Document("text", metadata={"page": 3}),
-        [],
-        HumanMessage("half \ud800", name="\ud800"),
-    ],
-    ids=[
-        "chat-prompt",
-        "prompt",
-        "sequence",
-        "parallel",
-        "message",
-        "messages",
-        "tool-message",
-        "document",
-        "nothing",
-        "half",
-    ],
-)
-def test_what_is_frozen_comes_back_equal(value: Any, path: Path) -> None:
-    again = through(value, path)
-    assert again == value
-    assert type(again) is type(value)
+KEPT: list[Any] = [
+    PROMPT,
+    PromptTemplate.from_template("Tell me of {what}."),
+    PROMPT.pipe(RunnablePassthrough(), StrOutputParser()),
+    RunnableParallel(one=StrOutputParser(), two=CommaSeparatedListOutputParser()),
+    HumanMessage("hello", id="1", additional_kwargs={"n": [1, 2.5, None, True, {"x": "y"}]}),
+    [SystemMessage("s"), AIMessage("a", tool_calls=[{"name": "f", "args": {"x": 1}, "id": "1"}])],
+    [ToolMessage("done", tool_call_id="1", status="error")],
+    Document("text", metadata={"page": 3}),
+    [],
+    HumanMessage("half \ud800", name="\ud800"),
+]
+
+
+def test_what_is_frozen_comes_back_equal(path: Path, subtests: pytest.Subtests) -> None:
+    for value in KEPT:
+        with case(subtests, value):
+            again = through(value, path)
+            assert again == value
+            assert type(again) is type(value)
 
 
 def test_a_bound_model_keeps_what_it_is_bound_to(path: Path) -> None:
@@ -126,11 +115,14 @@ LOOKALIKES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("data", LOOKALIKES, ids=range(len(LOOKALIKES)))
-def test_data_that_looks_like_an_object_stays_data(data: dict[str, Any], path: Path) -> None:
-    message = HumanMessage([{"type": "text", "text": "x", "data": data}], additional_kwargs={"data": data, **data})
-    document = Document("x", metadata=data)
-    assert through([message, document], path, secrets={"HOME": "told"}) == [message, document]
+def test_data_that_looks_like_an_object_stays_data(path: Path, subtests: pytest.Subtests) -> None:
+    for data in LOOKALIKES:
+        with case(subtests, data):
+            message = HumanMessage(
+                [{"type": "text", "text": "x", "data": data}], additional_kwargs={"data": data, **data}
+            )
+            document = Document("x", metadata=data)
+            assert through([message, document], path, secrets={"HOME": "told"}) == [message, document]
 
 
 JSON = st.recursive(
@@ -169,35 +161,35 @@ for _ in range(150):
     DEEP = [{"a": DEEP}]
 
 
-@pytest.mark.parametrize(
-    ("make", "where", "why"),
-    [
-        (lambda: PROMPT.pipe(RunnableLambda(str)), "value.last", "does not serialize"),
-        (lambda: PROMPT | Unserializable(lines=[]), "value.last", "not serializable"),
-        (lambda: [HumanMessage("", additional_kwargs={"when": dt.date.min})], "[0].additional_kwargs.when", "date"),
-        (lambda: HumanMessage("", additional_kwargs={"x": (1,)}), "value.additional_kwargs.x", "as a list"),
-        (lambda: HumanMessage("", additional_kwargs={"x": {1: 2}}), "value.additional_kwargs.x", "no text"),
-        (lambda: HumanMessage("", additional_kwargs={"x": math.nan}), "value.additional_kwargs.x", "nan"),
-        (lambda: HumanMessage("", additional_kwargs={"x": [math.inf]}), "kwargs.x[0]", "inf"),
-        (lambda: HumanMessage("", additional_kwargs={"x": Colour.RED}), "kwargs.x", "Colour"),
-        (lambda: HumanMessage("", additional_kwargs={"x": Word("a")}), "kwargs.x", "Word"),
-        (lambda: HumanMessage("", additional_kwargs={"x": b"1"}), "kwargs.x", "bytes"),
-        (lambda: HumanMessage("", additional_kwargs={"lc": 1, "x": HumanMessage("")}), "kwargs.x", "looks like"),
-        (lambda: HumanMessage("", additional_kwargs={"lc": 1, "x": [HumanMessage("")]}), "kwargs.x[0]", "looks like"),
-        (lambda: HumanMessage("", additional_kwargs={"lc": 1, "x": {"y": b"1"}}), "kwargs.x.y", "bytes"),
-        (lambda: HumanMessage("", additional_kwargs=SELF), "additional_kwargs.self", "contains itself"),
-        (lambda: len, "", "nothing of which snapshots are taken"),
-        (lambda: {"a": 1}, "", "nothing of which snapshots are taken"),
-        (lambda: ["text"], "", "nothing of which snapshots are taken"),
-        (lambda: MODEL.with_fallbacks([MODEL]), "exceptions_to_handle", "tuple|type"),
-    ],
-    ids=range(18),
-)
-def test_what_cannot_be_kept_is_named(make: Callable[[], Any], where: str, why: str, path: Path) -> None:
-    with pytest.raises(SnapshotUnsupported, match=why) as raised:
-        snapshots.snapshot(make(), path)
-    assert where in raised.value.where
-    assert not path.exists()
+NOT_KEPT: list[tuple[Any, ...]] = [
+    (lambda: PROMPT.pipe(RunnableLambda(str)), "value.last", "does not serialize"),
+    (lambda: PROMPT | Unserializable(lines=[]), "value.last", "not serializable"),
+    (lambda: [HumanMessage("", additional_kwargs={"when": dt.date.min})], "[0].additional_kwargs.when", "date"),
+    (lambda: HumanMessage("", additional_kwargs={"x": (1,)}), "value.additional_kwargs.x", "as a list"),
+    (lambda: HumanMessage("", additional_kwargs={"x": {1: 2}}), "value.additional_kwargs.x", "no text"),
+    (lambda: HumanMessage("", additional_kwargs={"x": math.nan}), "value.additional_kwargs.x", "nan"),
+    (lambda: HumanMessage("", additional_kwargs={"x": [math.inf]}), "kwargs.x[0]", "inf"),
+    (lambda: HumanMessage("", additional_kwargs={"x": Colour.RED}), "kwargs.x", "Colour"),
+    (lambda: HumanMessage("", additional_kwargs={"x": Word("a")}), "kwargs.x", "Word"),
+    (lambda: HumanMessage("", additional_kwargs={"x": b"1"}), "kwargs.x", "bytes"),
+    (lambda: HumanMessage("", additional_kwargs={"lc": 1, "x": HumanMessage("")}), "kwargs.x", "looks like"),
+    (lambda: HumanMessage("", additional_kwargs={"lc": 1, "x": [HumanMessage("")]}), "kwargs.x[0]", "looks like"),
+    (lambda: HumanMessage("", additional_kwargs={"lc": 1, "x": {"y": b"1"}}), "kwargs.x.y", "bytes"),
+    (lambda: HumanMessage("", additional_kwargs=SELF), "additional_kwargs.self", "contains itself"),
+    (lambda: len, "", "nothing of which snapshots are taken"),
+    (lambda: {"a": 1}, "", "nothing of which snapshots are taken"),
+    (lambda: ["text"], "", "nothing of which snapshots are taken"),
+    (lambda: MODEL.with_fallbacks([MODEL]), "exceptions_to_handle", "tuple|type"),
+]
+
+
+def test_what_cannot_be_kept_is_named(path: Path, subtests: pytest.Subtests) -> None:
+    for make, where, why in NOT_KEPT:
+        with case(subtests, where, why):
+            with pytest.raises(SnapshotUnsupported, match=why) as raised:
+                snapshots.snapshot(make(), path)
+            assert where in raised.value.where
+            assert not path.exists()
 
 
 def test_what_nests_too_deeply_is_refused_when_it_is_written(path: Path) -> None:
@@ -235,10 +227,11 @@ def test_threads_and_tools_belong_to_agents(path: Path) -> None:
         snapshots.restore(path, thread="1")
 
 
-@pytest.mark.parametrize("description", [None, 5, "x" * 5000, "\ud800"], ids=["none", "number", "long", "half"])
-def test_a_description_is_a_text(description: Any, path: Path) -> None:
-    with pytest.raises(SnapshotInvalid, match="description"):
-        snapshots.snapshot(PROMPT, path, description=description)
+def test_a_description_is_a_text(path: Path, subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = [None, 5, "x" * 5000, "\ud800"]
+    for description in wrong:
+        with case(subtests, description), pytest.raises(SnapshotInvalid, match="description"):
+            snapshots.snapshot(PROMPT, path, description=description)
 
 
 # Secrets --------------------------------------------------------------------------------------------------------
@@ -267,26 +260,26 @@ def test_secrets_come_from_the_environment_only_if_asked(path: Path, monkeypatch
     assert given_one.api_key.get_secret_value() == KEY
 
 
-@pytest.mark.parametrize(
-    ("make", "where"),
-    [
-        (lambda: Scripted(lines=["x"], api_key=SecretStr(KEY), headers={"X-Custom": f"Key {KEY}"}), "headers.X-Custom"),
-        (lambda: Scripted(lines=[KEY], api_key=SecretStr(KEY)), "lines[0]"),
-        (lambda: PromptTemplate.from_template(f"with {KEY}") | Scripted(lines=[], api_key=SecretStr(KEY)), "template"),
-        (lambda: Scripted(lines=["x"], headers={"Authorization": "Bearer abc"}), "headers.Authorization"),
-        (lambda: Scripted(lines=["x"], headers={"deep": {"password": "abc"}}), "headers.deep.password"),
-        (lambda: MODEL.bind(openai_api_key="abc"), "kwargs.openai_api_key"),
-        (lambda: Scripted(lines=["x"], headers={"x": SecretStr("abc")}), "headers.x"),
-        (lambda: Scripted(lines=["x"], api_key=SecretStr(KEY), headers={f"x-{KEY}": 1}), "headers (a key)"),
-    ],
-    ids=["in-header", "in-line", "in-template", "by-name", "by-name-deep", "bound", "secret-str", "in-key"],
-)
-def test_a_secret_that_would_get_into_the_file_is_refused(make: Callable[[], Any], where: str, path: Path) -> None:
-    with pytest.raises(SnapshotRefused) as raised:
-        snapshots.snapshot(make(), path)
-    assert where in raised.value.where
-    assert KEY not in str(raised.value)
-    assert not path.exists()
+LEAKS: list[tuple[Any, ...]] = [
+    (lambda: Scripted(lines=["x"], api_key=SecretStr(KEY), headers={"X-Custom": f"Key {KEY}"}), "headers.X-Custom"),
+    (lambda: Scripted(lines=[KEY], api_key=SecretStr(KEY)), "lines[0]"),
+    (lambda: PromptTemplate.from_template(f"with {KEY}") | Scripted(lines=[], api_key=SecretStr(KEY)), "template"),
+    (lambda: Scripted(lines=["x"], headers={"Authorization": "Bearer abc"}), "headers.Authorization"),
+    (lambda: Scripted(lines=["x"], headers={"deep": {"password": "abc"}}), "headers.deep.password"),
+    (lambda: MODEL.bind(openai_api_key="abc"), "kwargs.openai_api_key"),
+    (lambda: Scripted(lines=["x"], headers={"x": SecretStr("abc")}), "headers.x"),
+    (lambda: Scripted(lines=["x"], api_key=SecretStr(KEY), headers={f"x-{KEY}": 1}), "headers (a key)"),
+]
+
+
+def test_a_secret_that_would_get_into_the_file_is_refused(path: Path, subtests: pytest.Subtests) -> None:
+    for make, where in LEAKS:
+        with case(subtests, where):
+            with pytest.raises(SnapshotRefused) as raised:
+                snapshots.snapshot(make(), path)
+            assert where in raised.value.where
+            assert KEY not in str(raised.value)
+            assert not path.exists()
 
 
 def test_secrets_that_are_given_are_looked_for_everywhere(path: Path) -> None:
@@ -375,30 +368,32 @@ def test_every_function_has_its_name_and_its_words() -> None:
     assert not hasattr(snapshots, "nonsense")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"api_keys": ["sk-1"]},
-        {"api_keys": {"service": "sk-1"}},
-        {"Authorization": ["sk-1"]},
-        {"access_key": "sk-1"},
-        {"hf_token": "sk-1"},
-        {"Cookie": "sk-1"},
-        {"connection_string": "sk-1"},
-        {"base_url": "https://me:sk-1@host/"},
-        {"base_url": "https://host/?a=b&api_key=sk-1"},
-        {"X-Forwarded": "Bearer sk-1234567"},
-    ],
-    ids=range(10),
-)
-def test_what_is_secret_by_its_name_or_form_is_refused_in_every_container(settings: dict[str, Any], path: Path) -> None:
-    (name,) = settings
-    for thing in (Scripted(lines=[], headers=settings), MODEL.bind(**settings)):
-        with pytest.raises(SnapshotRefused, match=name) as raised:
-            snapshots.snapshot(thing, path)
-        assert "sk-1" not in str(raised.value)
-        snapshots.snapshot(thing, path, not_secret=[name], overwrite=True)
-        path.unlink()
+SECRET_SETTINGS: list[Any] = [
+    {"api_keys": ["sk-1"]},
+    {"api_keys": {"service": "sk-1"}},
+    {"Authorization": ["sk-1"]},
+    {"access_key": "sk-1"},
+    {"hf_token": "sk-1"},
+    {"Cookie": "sk-1"},
+    {"connection_string": "sk-1"},
+    {"base_url": "https://me:sk-1@host/"},
+    {"base_url": "https://host/?a=b&api_key=sk-1"},
+    {"X-Forwarded": "Bearer sk-1234567"},
+]
+
+
+def test_what_is_secret_by_its_name_or_form_is_refused_in_every_container(
+    path: Path, subtests: pytest.Subtests
+) -> None:
+    for secret in SECRET_SETTINGS:
+        with case(subtests, secret):
+            (name,) = secret
+            for thing in (Scripted(lines=[], headers=secret), MODEL.bind(**secret)):
+                with pytest.raises(SnapshotRefused, match=name) as raised:
+                    snapshots.snapshot(thing, path)
+                assert "sk-1" not in str(raised.value)
+                snapshots.snapshot(thing, path, not_secret=[name], overwrite=True)
+                path.unlink()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import datetime as dt
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import snapshots
-from holdfast.agents import AsyncPersistentAgent, PersistentAgent, persistent
+from holdfast.agents import AsyncPersistentAgent, persistent
 from holdfast.agents.stored.record import Pending
 from holdfast.engine.drivers import run
 from holdfast.errors import (
@@ -26,25 +26,13 @@ from holdfast.errors import (
     SnapshotRefused,
     TooLarge,
 )
+from tests.snapshots.greeter import VALUES, Greeter
 from tests.snapshots.kit import elsewhere, forged, lines_of, set_at
-
-
-class Greeter(PersistentAgent, name="tests.snapshots.greeter"):
-    greeted: list[str] = []
-    weights: dict[Any, Any] = {}
-
-    def greet(self, name: str) -> str:
-        self.greeted.append(name)
-        said = f"{self.configuration['greeting']}, {name}, as number {len(self.greeted)}"
-        self.conversation.append({"role": "assistant", "content": said})
-        return said
+from tests.support.cases import case
 
 
 class AsyncGreeter(AsyncPersistentAgent, name="tests.snapshots.async-greeter"):
     greeted: list[str] = []
-
-
-VALUES = {1: (Decimal("1.10"), {2, 3}), "when": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "lc": 1, "$tuple": [1]}
 
 
 @pytest.fixture
@@ -135,7 +123,7 @@ def test_another_process_behaves_the_same(path: Path) -> None:
         code = (
             "import json, sys, holdfast\n"
             "from holdfast import snapshots\n"
-            "from tests.snapshots.test_persistent import VALUES\n"
+            "from tests.snapshots.greeter import VALUES\n"
             "with holdfast.open('memory://') as store:\n"
             "    agent = snapshots.restore(sys.argv[1], store=store)\n"
             "    assert agent.weights == VALUES\n"
@@ -331,23 +319,26 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
-def test_an_agent_that_somebody_tampered_with_is_refused(change: Any, path: Path) -> None:
+def test_an_agent_that_somebody_tampered_with_is_refused(path: Path, subtests: pytest.Subtests) -> None:
+    with holdfast.open("memory://") as store:
+        snapshots.snapshot(greeter(store), path)
+        sound = lines_of(path)[1]
+        for change in CHANGES:
+            with case(subtests, change):
+                document = copy.deepcopy(sound)
+                change(document["content"])
+                path.write_bytes(forged(document, kind="persistent"))
+                with pytest.raises(SnapshotCorrupt):
+                    snapshots.restore(path, store=store, agent_id="g2", live=False)
+
+
+def test_tricks_in_the_name_of_an_agent_are_refused(path: Path, subtests: pytest.Subtests) -> None:
     with holdfast.open("memory://") as store:
         snapshots.snapshot(greeter(store), path)
         document = lines_of(path)[1]
-        change(document["content"])
-        path.write_bytes(forged(document, kind="persistent"))
-        with pytest.raises(SnapshotCorrupt):
-            snapshots.restore(path, store=store, agent_id="g2", live=False)
-
-
-@pytest.mark.parametrize("id", ["../../x", "", "a\0b", "x" * 300, "a\nb"], ids=ascii)
-def test_tricks_in_the_name_of_an_agent_are_refused(id: str, path: Path) -> None:
-    with holdfast.open("memory://") as store:
-        snapshots.snapshot(greeter(store), path)
-        document = lines_of(path)[1]
-        document["content"]["id"] = id
-        path.write_bytes(forged(document, kind="persistent"))
-        with pytest.raises(SnapshotInvalid):
-            snapshots.restore(path, store=store, live=False)
+        for id in ["../../x", "", "a\0b", "x" * 300, "a\nb"]:
+            with case(subtests, ascii(id)):
+                document["content"]["id"] = id
+                path.write_bytes(forged(document, kind="persistent"))
+                with pytest.raises(SnapshotInvalid):
+                    snapshots.restore(path, store=store, live=False)
