@@ -11,6 +11,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
 	then command -v "$$p"; break; fi; done)
 
+# Without byte code every process, and the tests start hundreds, compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard src tests tools examples benchmarks)

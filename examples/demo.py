@@ -1,6 +1,7 @@
 """An agent is killed in the middle of its work, goes on as if nothing had happened, and tries another ending.
 
-Run it with `make demo`. It leaves the store in build/demo.db, to be looked at.
+Run it with `make demo`, or for a shorter one with `make demo DEMO_MODULES=20`. It leaves the store in build/demo.db,
+to be looked at.
 """
 
 from __future__ import annotations

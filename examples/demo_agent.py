@@ -33,6 +33,8 @@ from holdfast.langgraph import HoldfastSaver
 
 THREAD = "guide"
 CONFIG: RunnableConfig = {"configurable": {"thread_id": THREAD}, "recursion_limit": 10_000}
+MODULES = int(os.environ.get("DEMO_MODULES", "75"))
+"""How many modules the guide is to have."""
 READINGS, LINES = 3, 40
 """How much is read of a module: that many times that many lines."""
 
@@ -74,7 +76,7 @@ def library() -> dict[str, list[str]]:
         if len(about) > 40 and len(lines) > READINGS * LINES:
             parts = [lines[start : start + LINES] for start in range(0, READINGS * LINES, LINES)]
             found[path.stem] = [*("\n".join(part) for part in parts), about[:1500]]
-        if len(found) == 75:
+        if len(found) == MODULES:
             break
     return found
 

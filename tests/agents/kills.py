@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -384,6 +385,40 @@ class Aftermath:
 A = TypeVar("A", bound=Aftermath)
 
 
+@dataclass
+class Struck:
+    """The phases that a sweep has struck: each is a sort of place, or how much was done, or how it was resolved."""
+
+    phases: set[str] = field(default_factory=set)
+    cuts: int = 0
+
+    def sample(self, scene: Scene, base: Base) -> Iterator[tuple[int, str]]:
+        """Yield places of a scene, with a policy for each: one at least, and every one that strikes a new phase."""
+        first = True
+        for at in range(len(base.places)):
+            policy = [*POLICIES][self.cuts % len(POLICIES)]
+            phases = phases_of(scene, base, at, policy)
+            if first or not phases <= self.phases:
+                yield at, policy
+                self.phases |= phases
+                self.cuts += 1
+                first = False
+
+
+def phases_of(scene: Scene, base: Base, at: int, policy: str) -> set[str]:
+    """The phases that are struck at one place of a scene."""
+    done = base.batches(at)
+    sort = re.sub(r"^\w+: (\w+) its effect$", r"\1 an effect", base.places[at])
+    return {sort, f"{done} of {scene.batches} done", *([f"resolved {policy}"] if 0 < done < scene.batches else [])}
+
+
+def all_phases(scenes: Sequence[Scene], *, sorts: Sequence[str] = ()) -> set[str]:
+    """All phases that a sweep over scenes must strike."""
+    places = {f"{when} {what}" for when in ("before", "after") for what in ("a batch", "a read", "an effect")}
+    done = {f"{done} of {scene.batches} done" for scene in scenes for done in range(scene.batches + 1)}
+    return {"persist", *places, *sorts, *done, *(f"resolved {policy}" for policy in POLICIES)}
+
+
 def killed_at(
     scene: Scene, base: Base, at: int, killer: Killer, folder: Path, after: type[A], check: Callable[[A], None]
 ) -> None:
@@ -425,7 +460,14 @@ def _child(name: str, folder: Path, at: int) -> None:
     (folder / "base.json").write_text(json.dumps(vars(base)))
 
 
+def _warm_up() -> None:
+    """Import what is imported at its first use: else every child would do it again."""
+    for name in ("transfer", "start elsewhere", "start plain"):
+        dies(ALL[name], -1)
+
+
 def _serve() -> None:
+    _warm_up()
     for order in sys.stdin:
         name, folder, at = json.loads(order)
         child = os.fork()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -97,30 +98,29 @@ def test_who_only_reads_saves_nothing(store: Store) -> None:
     assert (agent.state, agent.status, store.agents.load("a").version) == ("idle", "created", 1)
 
 
-@pytest.mark.parametrize(
-    "id",
-    ["", ".", "..", "a/../b", "/a", "a/", "a\0", "a\nb", "x" * 300, "x" * 10_000, "a\ud800", 3, None],
-    ids=lambda id: repr(id)[:12],
-)
-def test_what_is_no_id_is_refused(store: Store, id: str) -> None:
-    for use in (store.agents.load, store.agents.exists, store.agents.delete, store.agents.restore):
-        with pytest.raises(Invalid):
-            use(id)
-    with pytest.raises(Invalid):
-        Greeter().attach(store, id)
+def test_what_is_no_id_is_refused(store: Store, subtests: pytest.Subtests) -> None:
+    wrong: list[Any] = ["", ".", "..", "a/../b", "/a", "a/", "a\0", "a\nb", "x" * 300, "x" * 10_000, "a\ud800", 3, None]
+    for id in wrong:
+        with subtests.test(id=repr(id)[:12]):
+            for use in (store.agents.load, store.agents.exists, store.agents.delete, store.agents.restore):
+                with pytest.raises(Invalid):
+                    use(id)
+            with pytest.raises(Invalid):
+                Greeter().attach(store, id)
 
 
-@pytest.mark.parametrize("id", ["a:b", "a/b", "a%2Fb", "␞agents:a", "agent:a", "ａ", "а", "a␟b", "*", "é", "%", "a~1"])
-def test_odd_ids_are_those_of_one_agent_each(store: Store, id: str) -> None:
-    store.agents.create(Greeter, id).greet("x")
-    before = {each.id: each.version for each in store.agents.list()}
-    agent = store.agents.restore(id)
-    agent.save()
-    after = {each.id: each.version for each in store.agents.list()}
-    assert after == {**before, id: 2}
-    assert len(before) == 4
-    assert store.agents.load(id).id == id
-    assert [each.id for each in store.agents.list(prefix=id)] == [id]
-    store.agents.delete(id)
-    assert [each.id for each in store.agents.list()] == ["a", "ab", "b"]
-    assert store.threads() == []
+def test_odd_ids_are_those_of_one_agent_each(store: Store, subtests: pytest.Subtests) -> None:
+    for id in ["a:b", "a/b", "a%2Fb", "␞agents:a", "agent:a", "ａ", "а", "a␟b", "*", "é", "%", "a~1"]:
+        with subtests.test(id=id):
+            store.agents.create(Greeter, id).greet("x")
+            before = {each.id: each.version for each in store.agents.list()}
+            agent = store.agents.restore(id)
+            agent.save()
+            after = {each.id: each.version for each in store.agents.list()}
+            assert after == {**before, id: 2}
+            assert len(before) == 4
+            assert store.agents.load(id).id == id
+            assert [each.id for each in store.agents.list(prefix=id)] == [id]
+            store.agents.delete(id)
+            assert [each.id for each in store.agents.list()] == ["a", "ab", "b"]
+            assert store.threads() == []

@@ -23,6 +23,7 @@ from holdfast.security.guard import FREELY
 from holdfast.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.state.kit import SECOND, Clock
+from tests.support.interference import InterferingBackend
 
 START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
@@ -460,28 +461,15 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
 
 
 def test_an_agent_that_is_saved_while_it_is_deleted_is_gone_or_there() -> None:
-    class Meanwhile(Wrapper):
-        def __init__(self) -> None:
-            super().__init__(Memory())
-            self.act: Any = None
-
-        async def apply(self, changes: Any) -> int | None:
-            act, self.act = self.act, None
-            if act is not None:
-                act()
-            return await super().apply(changes)
-
-    backend = Meanwhile()
+    backend = InterferingBackend()
     store, other = opened(backend), opened(backend)
     agent = store.agents.create(Greeter, "a")
     agent.greet("Ada")
-    backend.act = agent.save
-    other.agents.delete("a")
+    with backend.interfere(agent.save):
+        other.agents.delete("a")
     assert not store.agents.exists("a")
-    backend.act = None
     again = store.agents.create(Greeter, "a")
-    backend.act = lambda: other.agents.delete("a")
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict), backend.interfere(lambda: other.agents.delete("a")):
         again.save()
     assert not store.agents.exists("a")
 

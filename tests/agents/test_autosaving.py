@@ -43,26 +43,25 @@ def watched(**settings: Any) -> tuple[Watch, Noted, Clock]:
     return watch, saver, clock
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"interval": 0},
-        {"interval": "5"},
-        {"interval": math.inf},
-        {"interval": math.nan},
-        {"changes": 0},
-        {"changes": 2.0},
-        {"changes": True},
-        {"failures": 0},
-        {"pause": -1},
-        {"rest": 0},
-        {"write_through": 1},
-    ],
-    ids=lambda wrong: "-".join(f"{name}-{value}" for name, value in wrong.items()),
-)
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Config, match=next(iter(wrong))):
-        Autosave(**wrong)
+WRONG: list[dict[str, Any]] = [
+    {"interval": 0},
+    {"interval": "5"},
+    {"interval": math.inf},
+    {"interval": math.nan},
+    {"changes": 0},
+    {"changes": 2.0},
+    {"changes": True},
+    {"failures": 0},
+    {"pause": -1},
+    {"rest": 0},
+    {"write_through": 1},
+]
+
+
+def test_wrong_settings_are_refused(subtests: pytest.Subtests) -> None:
+    for wrong in WRONG:
+        with subtests.test(wrong=wrong), pytest.raises(Config, match=next(iter(wrong))):
+            Autosave(**wrong)
 
 
 def test_a_change_is_due_after_the_interval_and_many_at_once() -> None:

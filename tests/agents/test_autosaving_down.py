@@ -280,6 +280,7 @@ async def _closed(store: AsyncStore) -> None:
     await store.close()
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_killed_and_comes_back() -> None:
     settings = Autosave(interval=0.5, changes=60, pause=0.05, longest_pause=0.2, failures=2, rest=0.5, longest_rest=1.0)
     patiently(lambda: outage_of_postgres(settings, 6.0, HANG))

@@ -338,8 +338,9 @@ def test_merging_loses_no_change(changes: list[tuple[bool, str, int]]) -> None:
     assert said == wanted
 
 
-def test_sixteen_processes_lose_nothing(tmp_path: Path) -> None:
-    url, processes, count = f"sqlite:///{tmp_path}/a.db", 16, 3
+@pytest.mark.parametrize(("processes", "count"), [(3, 10), pytest.param(16, 3, marks=pytest.mark.nightly)])
+def test_processes_lose_nothing(tmp_path: Path, processes: int, count: int) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
     with holdfast.open(url) as store:
         store.agents.create(Greeter, "shared")
     pipe = subprocess.PIPE

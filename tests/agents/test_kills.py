@@ -4,6 +4,7 @@ resolves it; nothing is lost that was acknowledged, and nothing is there twice."
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from operator import methodcaller
 from pathlib import Path
@@ -26,12 +27,19 @@ from tests.agents.kills import (
     Killer,
     Scene,
     Stage,
+    Struck,
+    all_phases,
     dies,
     killed_at,
     play_on,
     vanish,
 )
 from tests.agents.workers import path
+
+HALF = [scene for scene in SCENES if scene.batches == 2]
+"""Those that may be left half-done."""
+RESOLVED = [scene for scene in HALF if not scene.elsewhere]
+HOW: tuple[OnIncomplete, ...] = ("back", "forward")
 
 each_scene = pytest.mark.parametrize("scene", SCENES, ids=[scene.name.replace(" ", "-") for scene in SCENES])
 
@@ -148,6 +156,18 @@ def path_of(store: Store, kind: str) -> list[tuple[str, str]]:
 # Killed -------------------------------------------------------------------------------------------------------
 
 
+def test_killed_in_every_scene_and_phase(killer: Killer, tmp_path: Path) -> None:
+    struck = Struck()
+    for scene in SCENES:
+        base = killer.whole(scene, tmp_path / f"{scene.name} whole")
+        counted(scene, base)
+        for at, policy in struck.sample(scene, base):
+            folder = tmp_path / f"{scene.name} {at}"
+            killed_at(scene, base, at, killer, folder, After, methodcaller("resolve", policy))
+    assert struck.phases == all_phases(SCENES)
+
+
+@pytest.mark.nightly
 @each_scene
 def test_killed_at_every_place(scene: Scene, killer: Killer, tmp_path: Path) -> None:
     base = killer.whole(scene, tmp_path / "whole")
@@ -163,28 +183,43 @@ STILL = [scene for scene in SCENES if scene.name != "say"]
 """Those after which nothing goes on by itself: what saves agents in the background is not gone from this process."""
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("scene", STILL, ids=[scene.name.replace(" ", "-") for scene in STILL])
-def test_gone_at_every_place(scene: Scene, policy: str) -> None:
-    base, _, _ = dies(scene, -1)
-    for at in counted(scene, base):
-        if policy != "back" and base.batches(at) in (0, scene.batches):
-            continue  # there is nothing to resolve, and so no policy for it
-        _, backend, effects = dies(scene, at)
-        After(scene, base, at, backend, effects.copy).resolve(policy)
+def gone_at(scene: Scene, base: Base, at: int, policy: str) -> None:
+    """Have a scene cut off at one of its places, and resolve it."""
+    _, backend, effects = dies(scene, at)
+    After(scene, base, at, backend, effects.copy).resolve(policy)
 
 
-HALF = [scene for scene in SCENES if scene.batches == 2 and not scene.elsewhere]
-"""Those that leave something half-done."""
+def test_gone_at_every_place(subtests: pytest.Subtests) -> None:
+    turns = itertools.cycle(POLICIES)
+    for scene in STILL:
+        base, _, _ = dies(scene, -1)
+        resolved = set()
+        for at in counted(scene, base):
+            half = 0 < base.batches(at) < scene.batches
+            policy = next(turns) if half else "back"
+            resolved |= {policy} if half else set()
+            with subtests.test(scene=scene.name, at=at, place=base.places[at], policy=policy):
+                gone_at(scene, base, at, policy)
+        assert resolved == (set(POLICIES) if scene.batches == 2 else set())
 
 
-@pytest.mark.parametrize("how", ["back", "forward"])
+@pytest.mark.nightly
 @pytest.mark.parametrize("scene", HALF, ids=[scene.name.replace(" ", "-") for scene in HALF])
-def test_gone_again_at_every_place_of_the_next_start(scene: Scene, how: OnIncomplete) -> None:
+def test_gone_half_way_and_resolved_in_every_way(scene: Scene) -> None:
+    base, _, _ = dies(scene, -1)
+    halves = [at for at in counted(scene, base) if 0 < base.batches(at) < scene.batches]
+    assert halves
+    for policy in POLICIES:
+        for at in halves:
+            gone_at(scene, base, at, policy)
+
+
+def gone_again(scene: Scene, how: OnIncomplete, first: int, step: int) -> None:
+    """Have a scene cut off, and then the start that comes next: at every so manieth of its places."""
     base, _, _ = dies(scene, -1)
     last = max(at for at in counted(scene, base) if base.batches(at) == 1)
-    places = 0
-    for again in range(1000):
+    cut = 0
+    for again in range(first, 1000, step):
         _, backend, effects = dies(scene, last)
         stage = play_on(Stage(effects.append, again, vanish))
         stage.armed = True
@@ -195,11 +230,27 @@ def test_gone_again_at_every_place_of_the_next_start(scene: Scene, how: OnIncomp
         except Gone:
             play_on(Stage(effects.append))
             check_third(scene, base, backend, effects, how)
+            cut += 1
             continue
-        places = len(stage.passed)
         assert {"before a read", "after a read", "before a batch", "after a batch"} <= set(stage.passed)
-        break
-    assert places == again > 10
+        assert len(stage.passed) > 10
+        assert cut == len(range(first, len(stage.passed), step))
+        return
+    raise AssertionError("it never came to an end")
+
+
+def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
+    for number, scene in enumerate(RESOLVED):
+        for how in HOW:
+            with subtests.test(scene=scene.name, how=how):
+                gone_again(scene, how, number, len(RESOLVED))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("scene", RESOLVED, ids=[scene.name.replace(" ", "-") for scene in RESOLVED])
+def test_gone_again_at_every_place_of_the_next_start(scene: Scene, how: OnIncomplete) -> None:
+    gone_again(scene, how, 0, 1)
 
 
 def check_third(scene: Scene, base: Base, backend: Backend, effects: list[str], how: OnIncomplete) -> None:

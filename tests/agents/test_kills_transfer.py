@@ -4,6 +4,7 @@ whole and once, and both go on."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from operator import methodcaller
@@ -27,6 +28,8 @@ from tests.agents.kills import (
     Killer,
     Scene,
     Stage,
+    Struck,
+    all_phases,
     dies,
     killed_at,
     play_on,
@@ -35,7 +38,8 @@ from tests.agents.kills import (
 from tests.agents.workers import path
 
 each_scene = pytest.mark.parametrize("scene", TRANSFERS, ids=[scene.name.replace(" ", "-") for scene in TRANSFERS])
-each_order = pytest.mark.parametrize("order", ["ab", "ba"])
+ORDERS = ("ab", "ba")
+"""Which of the two is started first."""
 
 
 def counted(scene: Scene, base: Base) -> range:
@@ -161,6 +165,18 @@ def said(messages: list[str]) -> list[str]:
     return [each for each in messages if not each.startswith("<")]
 
 
+def test_killed_in_every_scene_and_phase(killer: Killer, tmp_path: Path) -> None:
+    struck = Struck()
+    for scene in TRANSFERS:
+        base = killer.whole(scene, tmp_path / f"{scene.name} whole")
+        counted(scene, base)
+        for at, policy in struck.sample(scene, base):
+            folder, order = tmp_path / f"{scene.name} {at}", "ab" if struck.cuts % 3 else "ba"
+            killed_at(scene, base, at, killer, folder, After, methodcaller("resolve", policy, order))
+    assert struck.phases == all_phases(TRANSFERS, sorts=["offers"])
+
+
+@pytest.mark.nightly
 @each_scene
 def test_killed_at_every_place(scene: Scene, killer: Killer, tmp_path: Path) -> None:
     base = killer.whole(scene, tmp_path / "whole")
@@ -169,26 +185,54 @@ def test_killed_at_every_place(scene: Scene, killer: Killer, tmp_path: Path) -> 
         killed_at(scene, base, at, killer, tmp_path / str(at), After, methodcaller("resolve", policy, order))
 
 
-@each_order
+def gone_at(scene: Scene, base: Base, at: int, policy: str, order: str) -> None:
+    """Have a scene cut off at one of its places, and resolve it."""
+    _, backend, effects = dies(scene, at)
+    After(scene, base, at, backend, effects.copy).resolve(policy, order)
+
+
+def test_gone_at_every_place(subtests: pytest.Subtests) -> None:
+    ways = itertools.cycle(itertools.product(POLICIES, ORDERS))
+    resolved = set()
+    for scene in TRANSFERS:
+        base, _, _ = dies(scene, -1)
+        for at in counted(scene, base):
+            half = 0 < base.batches(at) < scene.batches
+            policy, order = next(ways) if half else ("back", ORDERS[at % 2])
+            resolved |= {(base.batches(at), policy, order)} if half else set()
+            with subtests.test(scene=scene.name, at=at, place=base.places[at], policy=policy, order=order):
+                gone_at(scene, base, at, policy, order)
+    assert resolved == set(itertools.product((1, 2), POLICIES, ORDERS))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("policy", POLICIES)
 @each_scene
-def test_gone_at_every_place(scene: Scene, policy: str, order: str) -> None:
+def test_gone_at_every_place_and_resolved_in_every_way(scene: Scene, policy: str, order: str) -> None:
     base, _, _ = dies(scene, -1)
     for at in counted(scene, base):
         if policy != "back" and base.batches(at) in (0, scene.batches):
             continue  # there is nothing to resolve, and so no policy for it
-        _, backend, effects = dies(scene, at)
-        After(scene, base, at, backend, effects.copy).resolve(policy, order)
+        gone_at(scene, base, at, policy, order)
 
 
-@pytest.mark.parametrize(
-    ("batches", "how", "order"), [(1, "back", "ab"), (1, "forward", "ab"), (1, "forward", "ba"), (2, "forward", "ba")]
+AGAIN: tuple[tuple[int, OnIncomplete, str], ...] = (
+    (1, "back", "ab"),
+    (1, "forward", "ab"),
+    (1, "forward", "ba"),
+    (2, "forward", "ba"),
 )
-def test_gone_again_at_every_place_of_the_next_start(batches: int, how: OnIncomplete, order: str) -> None:
+"""How much was done when it was cut off; how that is resolved; and which of the two is started first."""
+
+
+def gone_again(batches: int, how: OnIncomplete, order: str, first: int, step: int) -> None:
+    """Have a transfer cut off, and then the starts that come next: at every so manieth of their places."""
     scene = TRANSFERS[1]
     base, _, _ = dies(scene, -1)
     last = max(at for at in counted(scene, base) if base.batches(at) == batches)
-    for again in range(1000):
+    cut = 0
+    for again in range(first, 1000, step):
         _, backend, effects = dies(scene, last)
         after = After(scene, base, last, backend, effects.copy)
         stage = play_on(Stage(effects.append, again, vanish))
@@ -199,19 +243,38 @@ def test_gone_again_at_every_place_of_the_next_start(batches: int, how: OnIncomp
                 store.agents.restore(id, on_incomplete=how).start()
         except Gone:
             play_on(Stage(effects.append))
-            agents = {id: after.started(id, how, None) for id in order}
-            assert after.pending() == ["", ""]
-            handed = batches == 2 or how == "forward"
-            after.held(handed)
-            after.recorded(after.store(), handed)
-            told = [[each[0] for each in path(after.store(), id, kind="recovery")].count("transfer") for id in "ab"]
-            # The receiver finds something, too, if it came to that again and was cut off before it was told of.
-            assert told in ([[1, 0], [1, 1]] if batches == 1 else [[0, 1]])
-            if order == "ba":
-                agents["b"].reload()
-            after.goes_on(agents["a"], agents["b"])
+            check_third(after, batches, how, order)
+            cut += 1
             continue
         assert {"before a read", "after a read", "before a batch", "after a batch"} < set(stage.passed)
-        assert len(stage.passed) == again > 20
+        assert len(stage.passed) > 20
+        assert cut == len(range(first, len(stage.passed), step))
         return
     raise AssertionError("it never came to an end")
+
+
+def check_third(after: After, batches: int, how: OnIncomplete, order: str) -> None:
+    """See that both are what they must be when they are started for the third time."""
+    agents = {id: after.started(id, how, None) for id in order}
+    assert after.pending() == ["", ""]
+    handed = batches == 2 or how == "forward"
+    after.held(handed)
+    after.recorded(after.store(), handed)
+    told = [[each[0] for each in path(after.store(), id, kind="recovery")].count("transfer") for id in "ab"]
+    # The receiver finds something, too, if it came to that again and was cut off before it was told of.
+    assert told in ([[1, 0], [1, 1]] if batches == 1 else [[0, 1]])
+    if order == "ba":
+        agents["b"].reload()
+    after.goes_on(agents["a"], agents["b"])
+
+
+def test_gone_again_at_some_places_of_the_next_start(subtests: pytest.Subtests) -> None:
+    for number, (batches, how, order) in enumerate(AGAIN):
+        with subtests.test(batches=batches, how=how, order=order):
+            gone_again(batches, how, order, number, 7)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("batches", "how", "order"), AGAIN)
+def test_gone_again_at_every_place_of_the_next_start(batches: int, how: OnIncomplete, order: str) -> None:
+    gone_again(batches, how, order, 0, 1)

@@ -171,24 +171,23 @@ def test_a_machine_of_a_file() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        [],
-        {"states": "abc"},
-        {"states": 3},
-        {"states": ["a"], "colour": "red"},
-        {"states": ["a"], "transitions": [3]},
-        {"states": ["a"], "transitions": [{"trigger": "go"}]},
-        {"states": ["a"], "transitions": [{"trigger": "go", "source": "a", "target": "b"}]},
-        {"states": ["a"], "transitions": 3},
-        {1: 2},
-    ],
-    ids=str,
-)
-def test_what_declares_no_machine(wrong: Any) -> None:
-    with pytest.raises(Invalid):
-        Machine.of(wrong)
+WRONG: list[Any] = [
+    [],
+    {"states": "abc"},
+    {"states": 3},
+    {"states": ["a"], "colour": "red"},
+    {"states": ["a"], "transitions": [3]},
+    {"states": ["a"], "transitions": [{"trigger": "go"}]},
+    {"states": ["a"], "transitions": [{"trigger": "go", "source": "a", "target": "b"}]},
+    {"states": ["a"], "transitions": 3},
+    {1: 2},
+]
+
+
+def test_what_declares_no_machine(subtests: pytest.Subtests) -> None:
+    for wrong in WRONG:
+        with subtests.test(wrong=wrong), pytest.raises(Invalid):
+            Machine.of(wrong)
 
 
 def test_functions_are_no_data() -> None:

@@ -10,9 +10,12 @@ import holdfast
 from holdfast.errors import Conflict
 from tests.agents.transfers import Crash, Cut, Porter, cut
 from tests.servers.places import KINDS, place
+from tests.support.nightly import mostly_nightly
+
+DAILY = tuple(kind for kind in KINDS if kind != "pgbouncer")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, daily=DAILY))
 def test_a_transfer_is_made_as_a_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
     with holdfast.open(place(kind, tmp_path), tenant="transfers") as store:
         giver, receiver = Porter().attach(store, "a"), Porter().attach(store, "b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def test_a_transfer_is_so_many_commits() -> None:
         assert whole.commits == COMMITS
 
 
-@pytest.mark.parametrize("by_id", [False, True], ids=["live", "by-id"])
-@pytest.mark.parametrize("policy", ["back", "forward"])
-@pytest.mark.parametrize(("at", "after"), CUTS, ids=[f"{at}-{'after' if after else 'before'}" for at, after in CUTS])
-def test_cut_off_at_every_commit(tmp_path: Path, at: int, after: bool, policy: OnIncomplete, by_id: bool) -> None:
-    url = f"sqlite:///{tmp_path}/s.db"
+def test_cut_off_at_every_commit(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    policies: tuple[OnIncomplete, ...] = ("back", "forward")
+    for number, ((at, after), policy, by_id) in enumerate(itertools.product(CUTS, policies, (False, True))):
+        with subtests.test(at=at, after=after, policy=policy, by_id=by_id):
+            cut_off(f"sqlite:///{tmp_path}/{number}.db", at, after, policy, by_id)
+
+
+def cut_off(url: str, at: int, after: bool, policy: OnIncomplete, by_id: bool) -> None:
+    """Cut a transfer off at one of its commits, and start both again."""
     with holdfast.open(url) as store:
         giver, receiver = two(store)
         with cut(store, Cut(at, after=after)), pytest.raises(Crash):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,13 +39,23 @@ def fill(store: holdfast.Store) -> None:
     store.put("chat/anna", {"messages": [{"role": "user", "content": "hello"}]})
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A store in a SQLite file, filled by `fill`."""
-    url = f"sqlite:///{tmp_path}/agents.db"
-    with holdfast.open(url) as store:
+@pytest.fixture(scope="session")
+def filled_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file that `fill` filled: to be copied, which is quicker than to fill another one."""
+    file = tmp_path_factory.mktemp("filled") / "agents.db"
+    with holdfast.open(f"sqlite:///{file}") as store:
         fill(store)
-    return url
+    return file
+
+
+@pytest.fixture
+def url(filled_file: Path, tmp_path: Path) -> str:
+    """A store in a SQLite file, filled by `fill`."""
+    assert [each.name for each in filled_file.parent.iterdir()] == [filled_file.name], (
+        "what is beside it would not be copied"
+    )
+    shutil.copyfile(filled_file, tmp_path / "agents.db")
+    return f"sqlite:///{tmp_path}/agents.db"
 
 
 @pytest.fixture

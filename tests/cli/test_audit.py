@@ -51,25 +51,26 @@ def test_the_audit_is_shown_the_newest_first(noted: Hf) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "keys"),
-    [
-        (["--actor", "agent:b"], ["write"]),
-        (["--actor", "owner"], ["set"]),
-        (["--kind", "change"], ["set", "set"]),
-        (["--outcome", "denied"], ["write"]),
-        (["--action", "read"], ["read"]),
-        (["--key", "note"], ["set"]),
-        (["--scope", "agent:a", "--kind", "denied"], ["write"]),
-        (["--scope", "agent:z"], []),
-        (["--correlation", "run-1"], ["set"]),
-        (["--since", "1h"], ["read", "write", "set", "set"]),
-        (["--until", "1h"], []),
-        (["-n", "2"], ["read", "write"]),
-    ],
-)
-def test_rows_are_chosen(noted: Hf, words: list[str], keys: list[str]) -> None:
-    assert [each["action"] for each in noted("audit", *words, "--json").records] == keys
+CHOSEN: list[tuple[list[str], list[str]]] = [
+    (["--actor", "agent:b"], ["write"]),
+    (["--actor", "owner"], ["set"]),
+    (["--kind", "change"], ["set", "set"]),
+    (["--outcome", "denied"], ["write"]),
+    (["--action", "read"], ["read"]),
+    (["--key", "note"], ["set"]),
+    (["--scope", "agent:a", "--kind", "denied"], ["write"]),
+    (["--scope", "agent:z"], []),
+    (["--correlation", "run-1"], ["set"]),
+    (["--since", "1h"], ["read", "write", "set", "set"]),
+    (["--until", "1h"], []),
+    (["-n", "2"], ["read", "write"]),
+]
+
+
+def test_rows_are_chosen(noted: Hf, subtests: pytest.Subtests) -> None:
+    for words, keys in CHOSEN:
+        with subtests.test(words=words):
+            assert [each["action"] for each in noted("audit", *words, "--json").records] == keys
 
 
 def test_it_goes_on_after_a_cursor(noted: Hf, url: str) -> None:
@@ -133,28 +134,29 @@ def test_an_export_of_an_altered_audit_tells(noted: Hf, url: str) -> None:
     assert kit.run("audit", "check", "audit.jsonl", "--json").records[0]["findings"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--kind", "nope"], 2, "'change', 'hook'"),
-        (["--actor", "b"], 2, "Such as agent:researcher"),
-        (["--since", "someday"], 2, "is no time"),
-        (["--after", "nonsense"], 2, "cursor"),
-        (["--actor", "agent:b", "verify"], 2, "--actor chooses rows to be shown: verify takes all"),
-        (["check", "nope.jsonl"], 3, "there is no such file"),
-        (["check", "plain.json/x"], 2, "cannot be read"),
-        (["check", "."], 2, "is a directory"),
-        (["check", "plain.json"], 2, "holdfast audit export"),
-        (["check", "plain.json", "--heads", "plain.json"], 2, "holds no heads"),
-        (["export", "no/such/folder.jsonl"], 3, "there is no such directory"),
-        (["nope"], 2, "No such command"),
-    ],
-)
-def test_wrong_use_is_told(noted: Hf, tmp_path: Path, words: list[str], code: int, said: str) -> None:
-    (tmp_path / "plain.json").write_text(json.dumps({"a": 1}) + "\n")
-    done = noted("audit", *words)
-    assert (done.code, done.out) == (code, "")
-    assert said in done.err
+WRONG: list[tuple[list[str], int, str]] = [
+    (["--kind", "nope"], 2, "'change', 'hook'"),
+    (["--actor", "b"], 2, "Such as agent:researcher"),
+    (["--since", "someday"], 2, "is no time"),
+    (["--after", "nonsense"], 2, "cursor"),
+    (["--actor", "agent:b", "verify"], 2, "--actor chooses rows to be shown: verify takes all"),
+    (["check", "nope.jsonl"], 3, "there is no such file"),
+    (["check", "plain.json/x"], 2, "cannot be read"),
+    (["check", "."], 2, "is a directory"),
+    (["check", "plain.json"], 2, "holdfast audit export"),
+    (["check", "plain.json", "--heads", "plain.json"], 2, "holds no heads"),
+    (["export", "no/such/folder.jsonl"], 3, "there is no such directory"),
+    (["nope"], 2, "No such command"),
+]
+
+
+def test_wrong_use_is_told(noted: Hf, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for words, code, said in WRONG:
+        with subtests.test(said=said):
+            (tmp_path / "plain.json").write_text(json.dumps({"a": 1}) + "\n")
+            done = noted("audit", *words)
+            assert (done.code, done.out) == (code, "")
+            assert said in done.err
 
 
 def test_looking_changes_nothing(noted: Hf, tmp_path: Path) -> None:

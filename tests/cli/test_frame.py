@@ -18,7 +18,7 @@ import holdfast
 from holdfast.cli import failures
 from holdfast.cli.frame import SHARED_NAMES, Session, command, dry_run_option, group, shared_options, yes_option
 from holdfast.cli.main import COMMANDS, cli
-from holdfast.errors import Config, Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooDeep, Transient
+from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooDeep, Transient
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -118,9 +118,8 @@ def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -
     assert "The operating system says so" in hf("stats").err
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
+def test_exit_codes(subtests: pytest.Subtests) -> None:
+    for error, code in (
         (NotFound("x"), 3),
         (Conflict("x"), 4),
         (Corrupt("x"), 5),
@@ -131,12 +130,10 @@ def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -
         (NotFound("x", code="no-store"), 10),
         (Config("x", code="no-store-named"), 10),
         (Conflict("x", code="lease-lost"), 4),
-    ],
-    ids=lambda value: getattr(value, "code", value),
-)
-def test_exit_codes(error: HoldfastError, code: int) -> None:
-    assert failures.exit_code(error) == code
-    assert code in failures.EXIT_CODES
+    ):
+        with subtests.test(error.code):
+            assert failures.exit_code(error) == code
+            assert code in failures.EXIT_CODES
 
 
 def test_interrupted(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,25 +151,26 @@ def test_what_is_said_of_an_error_does_nothing_to_the_terminal(hf: Hf) -> None:
     assert "\x07" not in found.err
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_is_there_and_has_help(name: str) -> None:
-    found = kit.run(name, "--help")
-    assert found.code == 0
-    assert found.out.startswith(f"Usage: holdfast {name}")
-    assert "--json" in found.out
-    assert "--store URL" in found.out
-    assert kit.run("help", name).out.strip() == found.out.strip().replace("--help ", "--help ")
+def test_every_command_is_there_and_has_help(subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        with subtests.test(name):
+            found = kit.run(name, "--help")
+            assert found.code == 0
+            assert found.out.startswith(f"Usage: holdfast {name}")
+            assert "--json" in found.out
+            assert "--store URL" in found.out
+            assert kit.run("help", name).out.strip() == found.out.strip()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_takes_the_shared_options(name: str) -> None:
-    context = click.Context(cli)
-    found = cli.get_command(context, name)
-    assert found is not None
-    shared = [each.name for each in found.params if each.name in SHARED_NAMES and not each.expose_value]
-    assert sorted(filter(None, shared)) == sorted(SHARED_NAMES)
-    assert found.help
+def test_every_command_takes_the_shared_options(subtests: pytest.Subtests) -> None:
     assert {option.name for option in shared_options()} == SHARED_NAMES
+    for name in NAMES:
+        with subtests.test(name):
+            found = cli.get_command(click.Context(cli), name)
+            assert found is not None
+            shared = [each.name for each in found.params if each.name in SHARED_NAMES and not each.expose_value]
+            assert sorted(filter(None, shared)) == sorted(SHARED_NAMES)
+            assert found.help
 
 
 def meant(words: list[str]) -> click.Command:
@@ -205,15 +203,16 @@ INNER = [
 ]
 
 
-@pytest.mark.parametrize("name", [*(name for name in NAMES if name != "version"), *INNER])
-def test_help_teaches_with_examples_that_can_be_typed(name: str) -> None:
-    own = [words[1:] for words in examples(name) if words[1 : 1 + len(name.split())] == name.split()]
-    assert own
-    for words in own:
-        known = {option for each in meant(words).params for option in each.opts}
-        given = [word.partition("=")[0] for word in words if re.match(r"-[^\d]", word)]
-        assert known.issuperset(given)
-        assert "--json" in known
+def test_help_teaches_with_examples_that_can_be_typed(subtests: pytest.Subtests) -> None:
+    for name in (*(name for name in NAMES if name != "version"), *INNER):
+        with subtests.test(name):
+            own = [words[1:] for words in examples(name) if words[1 : 1 + len(name.split())] == name.split()]
+            assert own
+            for words in own:
+                known = {option for each in meant(words).params for option in each.opts}
+                given = [word.partition("=")[0] for word in words if re.match(r"-[^\d]", word)]
+                assert known.issuperset(given)
+                assert "--json" in known
 
 
 def test_arguments_are_no_options(hf: Hf) -> None:

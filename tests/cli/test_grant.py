@@ -177,31 +177,32 @@ def test_an_expired_grant_is_shown_as_such(shared: Hf, url: str) -> None:
     assert "expired" in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["agentb", "read", "agent:a"], 2, "'agentb' is no command, and no identity or group either"),
-        (["agent:b", "raed", "agent:a"], 2, "'read', 'write', 'both'"),
-        (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
-        (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),
-        (["agent:b", "read", "agent:a", "--until", "someday"], 2, "is no time"),
-        (["agent:b", "read", "agent:a", "--keys", "*" * 17], 2, "at most 16 stars"),
-        (["agent:b"], 2, "Missing argument"),
-        (["--nope"], 2, "No such option"),
-        (["revoke", "nope"], 3, "holdfast grant list"),
-        (["join", "editors"], 2, "Missing argument"),
-        (["join", "editors", "group:others"], 2, "group"),
-        (["check", "group:editors", "read", "agent:a"], 2, "group"),
-        (["define", "r", "nope.json"], 3, "there is no such file"),
-        (["define", "r", "."], 2, "the file cannot be read"),
-        (["define", "r", "-"], 2, "the file is not JSON"),
-    ],
-)
-def test_wrong_use_is_told(shared: Hf, words: list[str], code: int, said: str) -> None:
-    done = shared("grant", *words)
-    assert (done.code, done.out) == (code, "")
-    assert said in done.err
-    assert shared("grant", "list", "--json").out == ""
+WRONG: list[tuple[list[str], int, str]] = [
+    (["agentb", "read", "agent:a"], 2, "'agentb' is no command, and no identity or group either"),
+    (["agent:b", "raed", "agent:a"], 2, "'read', 'write', 'both'"),
+    (["agent:b", "read", "a"], 2, "Such as agent:researcher"),
+    (["agent:b", "read", "agent:a", "--until", "2020-01-01"], 2, "in the past"),
+    (["agent:b", "read", "agent:a", "--until", "someday"], 2, "is no time"),
+    (["agent:b", "read", "agent:a", "--keys", "*" * 17], 2, "at most 16 stars"),
+    (["agent:b"], 2, "Missing argument"),
+    (["--nope"], 2, "No such option"),
+    (["revoke", "nope"], 3, "holdfast grant list"),
+    (["join", "editors"], 2, "Missing argument"),
+    (["join", "editors", "group:others"], 2, "group"),
+    (["check", "group:editors", "read", "agent:a"], 2, "group"),
+    (["define", "r", "nope.json"], 3, "there is no such file"),
+    (["define", "r", "."], 2, "the file cannot be read"),
+    (["define", "r", "-"], 2, "the file is not JSON"),
+]
+
+
+def test_wrong_use_is_told(shared: Hf, subtests: pytest.Subtests) -> None:
+    for words, code, said in WRONG:
+        with subtests.test(said=said):
+            done = shared("grant", *words)
+            assert (done.code, done.out) == (code, "")
+            assert said in done.err
+            assert shared("grant", "list", "--json").out == ""
 
 
 def test_a_policy_that_is_none(shared: Hf) -> None:

@@ -87,21 +87,22 @@ def test_pause_resume_remove(hf: Hf) -> None:
         assert "error[not-found]: there is no job 'a'" in missing.err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["a", "prun"], "Did you mean prune?"),
-        (["a", "tidy", "--every", "often"], "a span of time"),
-        (["a", "tidy", "--schedule", "on sundays"], "does not begin with 'on'"),
-        (["a", "tidy", "--every", "1h", "--schedule", "hourly"], "give one of them"),
-        (["a", "tidy", "--set", "x"], "KEY=VALUE"),
-        (["a", "tidy", "--set", "x=1"], "no setting 'x'"),
-    ],
-)
-def test_wrong_use_is_told(hf: Hf, words: list[str], said: str) -> None:
-    done = hf("jobs", "add", *words)
-    assert done.code == 2
-    assert said in done.err
+WRONG: list[tuple[list[str], str]] = [
+    (["a", "prun"], "Did you mean prune?"),
+    (["a", "tidy", "--every", "often"], "a span of time"),
+    (["a", "tidy", "--schedule", "on sundays"], "does not begin with 'on'"),
+    (["a", "tidy", "--every", "1h", "--schedule", "hourly"], "give one of them"),
+    (["a", "tidy", "--set", "x"], "KEY=VALUE"),
+    (["a", "tidy", "--set", "x=1"], "no setting 'x'"),
+]
+
+
+def test_wrong_use_is_told(hf: Hf, subtests: pytest.Subtests) -> None:
+    for words, said in WRONG:
+        with subtests.test(said=said):
+            done = hf("jobs", "add", *words)
+            assert done.code == 2
+            assert said in done.err
 
 
 def test_a_taken_name_is_a_conflict_unless_it_is_replaced(hf: Hf) -> None:

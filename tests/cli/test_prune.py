@@ -107,26 +107,26 @@ def test_local_days_are_those_of_their_own_season(tmp_path: Path) -> None:
     assert done.lines[-1].startswith("2 checkpoints of 1 thread removed, 2 kept; "), "by UTC they are two days"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "no rule says"),
-        (["t1"], "no rule says"),
-        (["--keep-last", "3"], "no thread is named"),
-        (["t1", "--all", "--keep-last", "3"], "--all stands for all"),
-        (["t1", "--keep-last", "0"], "x>=1"),
-        (["t1", "--max-size", "much"], "is no size"),
-        (["t1", "--keep-within", "soon"], "no length of time"),
-        (["t1", "--keep-where", "meta.n<"], ""),
-        (["t1", "--prefix", "t", "--keep-last", "3"], "by name, or by a prefix"),
-    ],
-    ids=" ".join,
-)
-def test_wrong_use(hf: Hf, url: str, arguments: list[str], said: str) -> None:
-    done = hf("prune", *arguments, "--yes")
-    assert done.code == 2
-    assert said in done.err
-    assert len(ids(url)) == 8
+WRONG: list[tuple[list[str], str]] = [
+    ([], "no rule says"),
+    (["t1"], "no rule says"),
+    (["--keep-last", "3"], "no thread is named"),
+    (["t1", "--all", "--keep-last", "3"], "--all stands for all"),
+    (["t1", "--keep-last", "0"], "x>=1"),
+    (["t1", "--max-size", "much"], "is no size"),
+    (["t1", "--keep-within", "soon"], "no length of time"),
+    (["t1", "--keep-where", "meta.n<"], ""),
+    (["t1", "--prefix", "t", "--keep-last", "3"], "by name, or by a prefix"),
+]
+
+
+def test_wrong_use(hf: Hf, url: str, subtests: pytest.Subtests) -> None:
+    for arguments, said in WRONG:
+        with subtests.test(said=said):
+            done = hf("prune", *arguments, "--yes")
+            assert done.code == 2
+            assert said in done.err
+            assert len(ids(url)) == 8
 
 
 def test_nobody_to_ask(hf: Hf, url: str) -> None:

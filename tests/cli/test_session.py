@@ -124,27 +124,28 @@ def test_an_identity_manages_its_own(hf: Hf) -> None:
     assert hf("session", "show", "other", "--json").records[0]["status"] == "active"
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["start", "taken"], 4, "resume it"),
-        (["start", "a/../b"], 2, "has a segment '..'"),
-        (["start", "--idle", "often"], 2, "is no length of time"),
-        (["start", "--meta", "x"], 2, "--meta takes KEY=VALUE"),
-        (["start", "--on-end", "burn"], 2, "'delete', 'archive', 'keep'"),
-        (["list", "--status", "asleep"], 2, "'active', 'expired'"),
-        (["update", "taken", "x"], 2, "takes KEY=VALUE"),
-        (["end", "nope"], 3, "holdfast session list"),
-        (["touch", "nope"], 3, "there is no such session"),
-        (["end", "taken", "-m", "expired"], 2, "Give another reason"),
-        (["nope"], 2, "No such command"),
-    ],
-)
-def test_wrong_use_is_told(hf: Hf, words: list[str], code: int, said: str) -> None:
-    hf("session", "start", "taken")
-    done = hf("session", *words)
-    assert (done.code, done.out) == (code, "")
-    assert said.lower() in done.err.lower()
+WRONG: list[tuple[list[str], int, str]] = [
+    (["start", "taken"], 4, "resume it"),
+    (["start", "a/../b"], 2, "has a segment '..'"),
+    (["start", "--idle", "often"], 2, "is no length of time"),
+    (["start", "--meta", "x"], 2, "--meta takes KEY=VALUE"),
+    (["start", "--on-end", "burn"], 2, "'delete', 'archive', 'keep'"),
+    (["list", "--status", "asleep"], 2, "'active', 'expired'"),
+    (["update", "taken", "x"], 2, "takes KEY=VALUE"),
+    (["end", "nope"], 3, "holdfast session list"),
+    (["touch", "nope"], 3, "there is no such session"),
+    (["end", "taken", "-m", "expired"], 2, "Give another reason"),
+    (["nope"], 2, "No such command"),
+]
+
+
+def test_wrong_use_is_told(hf: Hf, subtests: pytest.Subtests) -> None:
+    for words, code, said in WRONG:
+        with subtests.test(said=said):
+            hf("session", "start", "taken")
+            done = hf("session", *words)
+            assert (done.code, done.out) == (code, "")
+            assert said.lower() in done.err.lower()
 
 
 def test_a_store_is_made_only_when_asked_for() -> None:

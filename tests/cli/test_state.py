@@ -359,38 +359,39 @@ def test_acting_as_an_identity(filled: Hf) -> None:
 # Wrong use ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["set", RESEARCHER, "mood", "curious"], """Give --text for a text, or write it as JSON: '"curious"'"""),
-        (["set", RESEARCHER, "mood", ""], "the value is not JSON"),
-        (["set", RESEARCHER, "mood", "1", "--text", "--bytes"], "give one of them"),
-        (["set", RESEARCHER, "mood", "1", "--ttl", "soon"], "is no length of time"),
-        (["set", RESEARCHER, "mood", "1", "--ttl", "0s"], "no time at all"),
-        (["set", "researcher", "mood", "1"], "Such as agent:researcher"),
-        (["set", "robot:x", "mood", "1"], "there is no kind of scope 'robot'"),
-        (["set", RESEARCHER, "a/../b", "1"], "has a segment '..'"),
-        (["set", RESEARCHER, "x" * 300, "1"], "at most 256 characters"),
-        (["patch", RESEARCHER, "plan", "done"], "a change is PLACE=VALUE"),
-        (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
-        (["patch", RESEARCHER, "plan"], "a patch changes something"),
-        (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),
-        (["patch", RESEARCHER, "mood", "a=1"], "what is there is no dict"),
-        (["delete", RESEARCHER], "keys are named, or --all is given"),
-        (["delete", RESEARCHER, "plan", "--all"], "keys are named, or --all is given"),
-        (["delete", RESEARCHER, "a", "b", "--expected", "1"], "a version is expected of one key"),
-        (["list", "--values"], "no scope is named"),
-        (["list", RESEARCHER, "--pattern", "*" * 20], "at most 16 stars"),
-        (["expire", RESEARCHER, "plan", "later"], "is no length of time"),
-        (["watch", RESEARCHER, "--cursor", "nonsense"], "cursor"),
-        (["get", RESEARCHER, "plan", "--as", "b"], "Such as agent:researcher"),
-        (["gte", RESEARCHER, "plan"], "No such command 'gte'"),
-    ],
-)
-def test_wrong_use_is_told(filled: Hf, words: list[str], said: str) -> None:
-    done = filled("state", *words)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
+WRONG: list[tuple[list[str], str]] = [
+    (["set", RESEARCHER, "mood", "curious"], """Give --text for a text, or write it as JSON: '"curious"'"""),
+    (["set", RESEARCHER, "mood", ""], "the value is not JSON"),
+    (["set", RESEARCHER, "mood", "1", "--text", "--bytes"], "give one of them"),
+    (["set", RESEARCHER, "mood", "1", "--ttl", "soon"], "is no length of time"),
+    (["set", RESEARCHER, "mood", "1", "--ttl", "0s"], "no time at all"),
+    (["set", "researcher", "mood", "1"], "Such as agent:researcher"),
+    (["set", "robot:x", "mood", "1"], "there is no kind of scope 'robot'"),
+    (["set", RESEARCHER, "a/../b", "1"], "has a segment '..'"),
+    (["set", RESEARCHER, "x" * 300, "1"], "at most 256 characters"),
+    (["patch", RESEARCHER, "plan", "done"], "a change is PLACE=VALUE"),
+    (["patch", RESEARCHER, "plan", "done=x"], "the value is not JSON"),
+    (["patch", RESEARCHER, "plan"], "a patch changes something"),
+    (["patch", RESEARCHER, "plan", "steps[0]=1"], "only entries of dicts are patched"),
+    (["patch", RESEARCHER, "mood", "a=1"], "what is there is no dict"),
+    (["delete", RESEARCHER], "keys are named, or --all is given"),
+    (["delete", RESEARCHER, "plan", "--all"], "keys are named, or --all is given"),
+    (["delete", RESEARCHER, "a", "b", "--expected", "1"], "a version is expected of one key"),
+    (["list", "--values"], "no scope is named"),
+    (["list", RESEARCHER, "--pattern", "*" * 20], "at most 16 stars"),
+    (["expire", RESEARCHER, "plan", "later"], "is no length of time"),
+    (["watch", RESEARCHER, "--cursor", "nonsense"], "cursor"),
+    (["get", RESEARCHER, "plan", "--as", "b"], "Such as agent:researcher"),
+    (["gte", RESEARCHER, "plan"], "No such command 'gte'"),
+]
+
+
+def test_wrong_use_is_told(filled: Hf, subtests: pytest.Subtests) -> None:
+    for words, said in WRONG:
+        with subtests.test(said=said):
+            done = filled("state", *words)
+            assert (done.code, done.out) == (2, "")
+            assert said in done.err
 
 
 def test_what_is_not_there(filled: Hf) -> None:

@@ -18,21 +18,21 @@ from holdfast.cli.stores import path_of
 from tests.cli import kit
 from tests.cli.conftest import fill
 
+PATHS: list[tuple[str, str]] = [
+    ("agents.db", "sqlite:///agents.db"),
+    ("./agents.db", "sqlite:///agents.db"),
+    ("/var/lib/agents.db", "sqlite:////var/lib/agents.db"),
+    ("a b?.db", "sqlite:///a%20b%3F.db"),
+    ("dir/", "file:///dir"),
+    ("postgresql://db/agents", "postgresql://db/agents"),
+    ("memory://", "memory://"),
+]
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("agents.db", "sqlite:///agents.db"),
-        ("./agents.db", "sqlite:///agents.db"),
-        ("/var/lib/agents.db", "sqlite:////var/lib/agents.db"),
-        ("a b?.db", "sqlite:///a%20b%3F.db"),
-        ("dir/", "file:///dir"),
-        ("postgresql://db/agents", "postgresql://db/agents"),
-        ("memory://", "memory://"),
-    ],
-)
-def test_paths_as_urls(text: str, url: str) -> None:
-    assert of_path(text) == url
+
+def test_paths_as_urls(subtests: pytest.Subtests) -> None:
+    for text, url in PATHS:
+        with subtests.test(text=text):
+            assert of_path(text) == url
 
 
 def test_urls_as_paths() -> None:

@@ -104,7 +104,7 @@ def test_tables_fit_the_terminal(url: str, columns: int) -> None:
     assert "t1" in terminal.plain
     if columns == 200:
         assert "x" * 100 in terminal.plain
-    assert "x" * 100 in kit.spawn("threads", "--store", url).out
+        assert "x" * 100 in kit.spawn("threads", "--store", url).out
 
 
 def test_ctrl_c(long: str) -> None:

@@ -49,40 +49,42 @@ def test_width_counts_columns() -> None:
     assert pad("7", 3, right=True) == "  7"
 
 
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (99_949, "99.9 kB"),
-        (123_456, "123 kB"),
-        (999_499, "999 kB"),
-        (999_500, "1.0 MB"),
-        (5_000_000_000, "5.0 GB"),
-        (7_200_000_000_000, "7.2 TB"),
-    ],
-)
-def test_sizes(count: int, said: str) -> None:
-    assert size(count) == said
+SIZES: list[tuple[int, str]] = [
+    (0, "0 B"),
+    (999, "999 B"),
+    (1000, "1.0 kB"),
+    (99_949, "99.9 kB"),
+    (123_456, "123 kB"),
+    (999_499, "999 kB"),
+    (999_500, "1.0 MB"),
+    (5_000_000_000, "5.0 GB"),
+    (7_200_000_000_000, "7.2 TB"),
+]
 
 
-@pytest.mark.parametrize(
-    ("back", "said"),
-    [
-        (timedelta(seconds=-300), "in the future"),
-        (timedelta(seconds=-1), "now"),
-        (timedelta(seconds=1), "1 second ago"),
-        (timedelta(minutes=2), "2 minutes ago"),
-        (timedelta(hours=2, minutes=59), "2 hours ago"),
-        (timedelta(days=1), "1 day ago"),
-        (timedelta(days=15), "2 weeks ago"),
-        (timedelta(days=70), "2 months ago"),
-        (timedelta(days=800), "2 years ago"),
-    ],
-)
-def test_times_in_words(back: timedelta, said: str) -> None:
-    assert ago(NOW - back, NOW) == said
+def test_sizes(subtests: pytest.Subtests) -> None:
+    for count, said in SIZES:
+        with subtests.test(said=said):
+            assert size(count) == said
+
+
+TIMES: list[tuple[timedelta, str]] = [
+    (timedelta(seconds=-300), "in the future"),
+    (timedelta(seconds=-1), "now"),
+    (timedelta(seconds=1), "1 second ago"),
+    (timedelta(minutes=2), "2 minutes ago"),
+    (timedelta(hours=2, minutes=59), "2 hours ago"),
+    (timedelta(days=1), "1 day ago"),
+    (timedelta(days=15), "2 weeks ago"),
+    (timedelta(days=70), "2 months ago"),
+    (timedelta(days=800), "2 years ago"),
+]
+
+
+def test_times_in_words(subtests: pytest.Subtests) -> None:
+    for back, said in TIMES:
+        with subtests.test(said=said):
+            assert ago(NOW - back, NOW) == said
 
 
 def test_times_on_this_clock() -> None:

@@ -13,7 +13,8 @@ from holdfast.backends.spaces import TRANSITIONS
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.store import Store
-from tests.store.stores import Interrupted, over
+from tests.store.stores import over
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -82,16 +83,15 @@ def test_renamed(store: Store) -> None:
 
 
 def test_renamed_while_others_rename() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
     for name in ("a", "b"):
         store.fork("t", branch=name)
-    backend.meanwhile = lambda: other.rename_branch("t", "b", "c")
-    with pytest.raises(Conflict, match="has a branch 'c' already"):
+    theirs = backend.interfere(lambda: other.rename_branch("t", "b", "c"))
+    with pytest.raises(Conflict, match="has a branch 'c' already"), theirs:
         store.rename_branch("t", "a", "c")
-    backend.meanwhile = lambda: other.rename_branch("t", "a", "d")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound), backend.interfere(lambda: other.rename_branch("t", "a", "d")):
         store.rename_branch("t", "a", "e")
 
 
@@ -201,27 +201,29 @@ def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> No
 
 
 def test_writers_go_on_while_it_is_deleted() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0}, id="a")
     store.fork("t", branch="draft")
     store.put("t", {"n": 1}, branch="draft", id="b")
-    backend.meanwhile = lambda: (
-        other.put("t", {"n": 2}, branch="draft", id="c"),
-        other.put("t", {"n": 3}, parent="a", id="d"),
-    )
-    assert store.delete_branch("t", "draft", force=True)[:1] == ["b"]
+
+    def write() -> None:
+        other.put("t", {"n": 2}, branch="draft", id="c")
+        other.put("t", {"n": 3}, parent="a", id="d")
+
+    with backend.interfere(write):
+        assert store.delete_branch("t", "draft", force=True)[:1] == ["b"]
     left = {each.id for each in store.log("t")}
     assert "b" not in left
 
 
 def test_a_writer_makes_the_first_step_meanwhile() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0}, id="a")
     store.fork("t", branch="draft")
-    backend.meanwhile = lambda: other.put("t", {"n": 2}, branch="draft", id="b")
-    with pytest.raises(Conflict, match="not merged"):
+    theirs = backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft", id="b"))
+    with pytest.raises(Conflict, match="not merged"), theirs:
         store.delete_branch("t", "draft")
 
 
@@ -268,13 +270,13 @@ def test_switched_past_ids_of_the_callers_own(store: Store) -> None:
 
 
 def test_switched_while_others_write() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
     store.fork("t", branch="draft")
     store.put("t", {"n": 1})
-    backend.meanwhile = lambda: other.put("t", {"n": 2}, branch="draft")
-    store.switch("t", "draft")
+    with backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft")):
+        store.switch("t", "draft")
     assert store.get("t").state == {"n": 2}
 
 
@@ -299,12 +301,12 @@ def test_forked_with_an_edit(store: Store) -> None:
 
 
 def test_two_fork_at_a_time() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
-    backend.meanwhile = lambda: other.fork("t", branch="a", changes={"n": 1})
-    store.fork("t", branch="b", changes={"n": 2})
+    with backend.interfere(lambda: other.fork("t", branch="a", changes={"n": 1})):
+        store.fork("t", branch="b", changes={"n": 2})
     assert [store.get("t", branch=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
-    backend.meanwhile = lambda: other.fork("t", branch="c")
-    with pytest.raises(Conflict, match="has a branch 'c' already"):
+    theirs = backend.interfere(lambda: other.fork("t", branch="c"))
+    with pytest.raises(Conflict, match="has a branch 'c' already"), theirs:
         store.fork("t", branch="c", changes={"n": 3})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.merging import LEAVE, Clash
 from holdfast.model.missing import MISSING
 from holdfast.store import Store
-from tests.store.stores import Interrupted, over
+from tests.store.stores import over
+from tests.support.interference import InterferingBackend
 
 BASE = {"plan": ["think", "write"], "facts": {"a": 1, "b": 2}, "n": 0}
 
@@ -180,8 +182,8 @@ def test_what_is_not_there(store: Store) -> None:
 # The target moves -------------------------------------------------------------------------------------------------
 
 
-def interrupted() -> tuple[Interrupted, Store, Store]:
-    backend = Interrupted()
+def interrupted() -> tuple[InterferingBackend, Store, Store]:
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", BASE)
     store.fork("t", branch="draft")
@@ -193,16 +195,16 @@ def interrupted() -> tuple[Interrupted, Store, Store]:
 def test_whoever_adds_meanwhile_is_merged_with(into: str) -> None:
     backend, store, other = interrupted()
     store.switch("t", "main")
-    backend.meanwhile = lambda: other.update("t", {"plan": ["other"]})
-    store.merge("t", "draft", into)
+    with backend.interfere(lambda: other.update("t", {"plan": ["other"]})):
+        store.merge("t", "draft", into)
     assert store.get("t").state == {"n": 1, "plan": ["other"], "facts": {"a": 1, "b": 2, "c": 3}}
 
 
 def test_a_head_that_was_named_must_be_one() -> None:
     backend, store, other = interrupted()
     head = store.resolve("t", "main").id
-    backend.meanwhile = lambda: other.update("t", {"plan": ["other"]}, branch="main")
-    with pytest.raises(Conflict, match=f"another checkpoint follows {head} already"):
+    theirs = backend.interfere(lambda: other.update("t", {"plan": ["other"]}, branch="main"))
+    with pytest.raises(Conflict, match=f"another checkpoint follows {head} already"), theirs:
         store.merge("t", "draft", head)
     assert "c" not in store.get("t", branch="main").state["facts"]
     assert store.merge("t", "draft", store.resolve("t", "main").id).branch == 0
@@ -210,23 +212,16 @@ def test_a_head_that_was_named_must_be_one() -> None:
 
 def test_one_that_clashes_with_what_is_added_meanwhile() -> None:
     backend, store, other = interrupted()
-    backend.meanwhile = lambda: other.update("t", {("facts", "c"): 4}, branch="main")
-    with pytest.raises(Conflict, match=r"facts\.c"):
+    theirs = backend.interfere(lambda: other.update("t", {("facts", "c"): 4}, branch="main"))
+    with pytest.raises(Conflict, match=r"facts\.c"), theirs:
         store.merge("t", "draft", "main")
 
 
 def test_a_target_that_never_rests() -> None:
     backend, store, other = interrupted()
-    number = 0
-
-    def again() -> None:
-        nonlocal number
-        number += 1
-        other.update("t", {"n": number}, branch="main")
-        backend.meanwhile = again
-
-    backend.meanwhile = again
-    with pytest.raises(Conflict, match="kept adding"):
+    numbers = count()
+    theirs = backend.interfere(lambda: other.update("t", {"n": next(numbers)}, branch="main"), times=None)
+    with pytest.raises(Conflict, match="kept adding"), theirs:
         store.merge("t", "draft", "main")
 
 

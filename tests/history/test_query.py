@@ -96,80 +96,82 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert wrong.hint.splitlines()[-1].strip() == "^"
 
 
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("", Everything()),
-        ("  ", Everything()),
-        ("refund", Said("refund")),
-        ("ref*", Said("ref", prefix=True)),
-        ('"exact phrase"', Said("exact phrase")),
-        ('"exact phr"*', Said("exact phr", prefix=True)),
-        ("a b", And((Said("a"), Said("b")))),
-        ("a AND b", And((Said("a"), Said("b")))),
-        ("a b OR c", Or((And((Said("a"), Said("b"))), Said("c")))),
-        ("a (b OR c)", And((Said("a"), Or((Said("b"), Said("c")))))),
-        ("-a", Not(Said("a"))),
-        ("NOT a", Not(Said("a"))),
-        ("-(a b)", Not(And((Said("a"), Said("b"))))),
-        ("(a (b c))", And((Said("a"), Said("b"), Said("c")))),
-        ("foo-bar C++ 3.14 what!", And((Said("foo-bar"), Said("C++"), Said("3.14"), Said("what!")))),
-        ("tag:release", Field("tag", ":", "release")),
-        ("step:>=10", Field("step", ">=", "10")),
-        ('meta."a.b".c=1', Field("meta", "=", "1", ("a.b", "c"))),
-        ('name:"my name"', Field("name", ":", "my name")),
-        ("or and not", And((Said("or"), Said("and"), Said("not")))),
-        ("ORder", Said("ORder")),
-    ],
-)
-def test_what_is_read(text: str, query: Query) -> None:
-    assert parse(text) == query
+READ: list[tuple[str, Query]] = [
+    ("", Everything()),
+    ("  ", Everything()),
+    ("refund", Said("refund")),
+    ("ref*", Said("ref", prefix=True)),
+    ('"exact phrase"', Said("exact phrase")),
+    ('"exact phr"*', Said("exact phr", prefix=True)),
+    ("a b", And((Said("a"), Said("b")))),
+    ("a AND b", And((Said("a"), Said("b")))),
+    ("a b OR c", Or((And((Said("a"), Said("b"))), Said("c")))),
+    ("a (b OR c)", And((Said("a"), Or((Said("b"), Said("c")))))),
+    ("-a", Not(Said("a"))),
+    ("NOT a", Not(Said("a"))),
+    ("-(a b)", Not(And((Said("a"), Said("b"))))),
+    ("(a (b c))", And((Said("a"), Said("b"), Said("c")))),
+    ("foo-bar C++ 3.14 what!", And((Said("foo-bar"), Said("C++"), Said("3.14"), Said("what!")))),
+    ("tag:release", Field("tag", ":", "release")),
+    ("step:>=10", Field("step", ">=", "10")),
+    ('meta."a.b".c=1', Field("meta", "=", "1", ("a.b", "c"))),
+    ('name:"my name"', Field("name", ":", "my name")),
+    ("or and not", And((Said("or"), Said("and"), Said("not")))),
+    ("ORder", Said("ORder")),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "says"),
-    [
-        ("tga:release", 1, "Did you mean tag?"),
-        ("a zzzzz:1", 3, "There are thread"),
-        ("a (b", 3, "this ( is not closed"),
-        ("a b)", 4, "no ( for this )"),
-        ("()", 2, "a word or a field is expected"),
-        ("a OR", 5, "a word or a field is expected here"),
-        ("OR a", 1, "not 'OR'"),
-        ("a AND OR b", 7, "not 'OR'"),
-        ('say "hello', 5, "this quote is not closed"),
-        ("tag:", 5, "a value is expected after tag:"),
-        ("step>ten", 6, "'ten' is no number"),
-        ("step:..", 6, "a range has a start or an end"),
-        ("step:5..2", 6, "ends before it starts"),
-        ("size>1xb", 6, "is no size"),
-        ("time>soon", 6, "'soon' is no time"),
-        ("tag>1", 4, "Use : = !="),
-        ("before>2h", 7, "Use :"),
-        ("meta=1", 5, "followed by the name of an entry"),
-        ("meta.=1", 6, "name of an entry is expected"),
-        ("meta.a", 7, "an operator is expected after meta.a"),
-        ("a*b", 2, "a * stands at the end"),
-        ("a**", 2, "a * stands at the end"),
-        ("*", 1, "'*' cannot stand here"),
-        ('""', 1, "nothing to look for"),
-        ('"a "*', 5, "right after a word"),
-        ("x/y:z", 4, "':' cannot stand here"),
-        ('tag:"a"b', 8, "'b' cannot stand here"),
-        ("日本 tga:x", 4, "Did you mean tag?"),
-        ("(" * 200 + "a", 102, "nests at most"),
-    ],
-)
-def test_what_is_wrong_is_pointed_at(text: str, column: int, says: str) -> None:
-    with pytest.raises(Invalid) as raised:
-        parse(text, NOW)
-    error = raised.value
-    assert error.where == f"column {column}"
-    assert says in str(error)
-    *_, shown, caret = str(error).splitlines()
-    assert shown == f"  {text}"
-    if text.isascii():
-        assert caret == " " * (column + 1) + "^"
+def test_what_is_read(subtests: pytest.Subtests) -> None:
+    for text, query in READ:
+        with subtests.test(text=text):
+            assert parse(text) == query
+
+
+WRONG: list[tuple[str, int, str]] = [
+    ("tga:release", 1, "Did you mean tag?"),
+    ("a zzzzz:1", 3, "There are thread"),
+    ("a (b", 3, "this ( is not closed"),
+    ("a b)", 4, "no ( for this )"),
+    ("()", 2, "a word or a field is expected"),
+    ("a OR", 5, "a word or a field is expected here"),
+    ("OR a", 1, "not 'OR'"),
+    ("a AND OR b", 7, "not 'OR'"),
+    ('say "hello', 5, "this quote is not closed"),
+    ("tag:", 5, "a value is expected after tag:"),
+    ("step>ten", 6, "'ten' is no number"),
+    ("step:..", 6, "a range has a start or an end"),
+    ("step:5..2", 6, "ends before it starts"),
+    ("size>1xb", 6, "is no size"),
+    ("time>soon", 6, "'soon' is no time"),
+    ("tag>1", 4, "Use : = !="),
+    ("before>2h", 7, "Use :"),
+    ("meta=1", 5, "followed by the name of an entry"),
+    ("meta.=1", 6, "name of an entry is expected"),
+    ("meta.a", 7, "an operator is expected after meta.a"),
+    ("a*b", 2, "a * stands at the end"),
+    ("a**", 2, "a * stands at the end"),
+    ("*", 1, "'*' cannot stand here"),
+    ('""', 1, "nothing to look for"),
+    ('"a "*', 5, "right after a word"),
+    ("x/y:z", 4, "':' cannot stand here"),
+    ('tag:"a"b', 8, "'b' cannot stand here"),
+    ("日本 tga:x", 4, "Did you mean tag?"),
+    ("(" * 200 + "a", 102, "nests at most"),
+]
+
+
+def test_what_is_wrong_is_pointed_at(subtests: pytest.Subtests) -> None:
+    for text, column, says in WRONG:
+        with subtests.test(text=text):
+            with pytest.raises(Invalid) as raised:
+                parse(text, NOW)
+            error = raised.value
+            assert error.where == f"column {column}"
+            assert says in str(error)
+            *_, shown, caret = str(error).splitlines()
+            assert shown == f"  {text}"
+            if text.isascii():
+                assert caret == " " * (column + 1) + "^"
 
 
 def test_the_caret_stands_under_wide_characters() -> None:
@@ -223,25 +225,26 @@ def test_a_minute_and_a_second_are_as_long_as_they_are() -> None:
     assert one("time:2026-11-01T10:00:00Z").range == (ns(minute), ns(minute + timedelta(seconds=1)))
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("step:10", (10, 11)),
-        ("step=10", (10, 11)),
-        ("step>10", (11, None)),
-        ("step>=10", (10, None)),
-        ("step<10", (None, 10)),
-        ("step<=10", (None, 11)),
-        ("step:10..20", (10, 21)),
-        ("step:10..", (10, None)),
-        ("step:..20", (None, 21)),
-        ("step>1.5", (1.5, None)),
-        ("size>=64kib", (64 << 10, None)),
-        ("size<1.5mb", (None, 1_500_000)),
-    ],
-)
-def test_numbers_are_ranges(text: str, meant: tuple[float | None, float | None]) -> None:
-    assert one(text).range == meant
+RANGES: list[tuple[str, tuple[float | None, float | None]]] = [
+    ("step:10", (10, 11)),
+    ("step=10", (10, 11)),
+    ("step>10", (11, None)),
+    ("step>=10", (10, None)),
+    ("step<10", (None, 10)),
+    ("step<=10", (None, 11)),
+    ("step:10..20", (10, 21)),
+    ("step:10..", (10, None)),
+    ("step:..20", (None, 21)),
+    ("step>1.5", (1.5, None)),
+    ("size>=64kib", (64 << 10, None)),
+    ("size<1.5mb", (None, 1_500_000)),
+]
+
+
+def test_numbers_are_ranges(subtests: pytest.Subtests) -> None:
+    for text, meant in RANGES:
+        with subtests.test(text=text):
+            assert one(text).range == meant
 
 
 def test_all_parts_are_walked() -> None:

@@ -65,40 +65,41 @@ def store(clock: Clock) -> Iterator[Store]:
     store.close()
 
 
-@pytest.mark.parametrize(
-    ("revision", "id"),
-    [
-        ("HEAD", "twig-1"),
-        ("@", "twig-1"),
-        ("HEAD~", "twig-0"),
-        ("~1", "twig-0"),
-        ("HEAD~2", "draft-1"),
-        ("HEAD^^^", "draft-0"),
-        ("HEAD~3^0~0", "draft-0"),
-        ("HEAD~4", "5abc-5"),
-        ("HEAD~9", "0abc-0"),
-        ("main", "9abc-9"),
-        ("main^", "8abc-8"),
-        ("draft", "draft-2"),
-        ("draft~3", "5abc-5"),
-        ("#3", "3abc-3"),
-        ("#9", "9abc-9"),
-        ("twig#3", "3abc-3"),
-        ("twig#7", "draft-1"),
-        ("twig#8", "twig-0"),
-        ("HEAD#6~1", "5abc-5"),
-        ("gold", "3abc-3"),
-        ("gold~3", "0abc-0"),
-        ("3abc-3", "3abc-3"),
-        ("3abc", "3abc-3"),
-        ("3abc~1", "2abc-2"),
-        ("twig-1^", "twig-0"),
-    ],
-)
-def test_revisions(store: Store, revision: str, id: str) -> None:
-    assert store.resolve("t", revision).id == id
-    found = store.get("t", at=revision)
-    assert (found.id, found.state) == (id, store.get("t", id).state)
+REVISIONS: list[tuple[str, str]] = [
+    ("HEAD", "twig-1"),
+    ("@", "twig-1"),
+    ("HEAD~", "twig-0"),
+    ("~1", "twig-0"),
+    ("HEAD~2", "draft-1"),
+    ("HEAD^^^", "draft-0"),
+    ("HEAD~3^0~0", "draft-0"),
+    ("HEAD~4", "5abc-5"),
+    ("HEAD~9", "0abc-0"),
+    ("main", "9abc-9"),
+    ("main^", "8abc-8"),
+    ("draft", "draft-2"),
+    ("draft~3", "5abc-5"),
+    ("#3", "3abc-3"),
+    ("#9", "9abc-9"),
+    ("twig#3", "3abc-3"),
+    ("twig#7", "draft-1"),
+    ("twig#8", "twig-0"),
+    ("HEAD#6~1", "5abc-5"),
+    ("gold", "3abc-3"),
+    ("gold~3", "0abc-0"),
+    ("3abc-3", "3abc-3"),
+    ("3abc", "3abc-3"),
+    ("3abc~1", "2abc-2"),
+    ("twig-1^", "twig-0"),
+]
+
+
+def test_revisions(store: Store, subtests: pytest.Subtests) -> None:
+    for revision, id in REVISIONS:
+        with subtests.test(revision=revision):
+            assert store.resolve("t", revision).id == id
+            found = store.get("t", at=revision)
+            assert (found.id, found.state) == (id, store.get("t", id).state)
 
 
 def test_times(store: Store) -> None:
@@ -118,34 +119,34 @@ def test_times(store: Store) -> None:
             store.resolve("t", text)
 
 
-@pytest.mark.parametrize(
-    ("revision", "kind", "message"),
-    [
-        ("", Invalid, "not empty"),
-        ("nope", NotFound, "'nope'"),
-        ("drat", NotFound, "Did you mean 'draft'"),
-        ("glod", NotFound, "Did you mean 'gold'"),
-        ("head", NotFound, "no checkpoint has the id or the name 'head'"),
-        ("main~10", NotFound, "only 9 checkpoints before 'main' .*column 5"),
-        ("~99", NotFound, "only 9 checkpoints before 'HEAD'"),
-        ("#10", NotFound, "'main' has the steps 0 to 9, and no step 10"),
-        ("draft#9", NotFound, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
-        ("main#", Invalid, "the number of a step is missing .*column 5"),
-        ("HEAD~x", Invalid, "'~x' is no suffix.*column 5"),
-        ("gold~1~y", Invalid, "'~1~y' is no suffix"),
-        ("HEAD@{2h", Invalid, "'@{2h' is no suffix"),
-        ("main@{when}", Invalid, "'when' is no time .*column 7"),
-        ("HEAD^2", NotFound, "has 1 parent, and no number 2"),
-        ("0abc-0^2", NotFound, "has 0 parents"),
-        ("dra", NotFound, "Did you mean 'draft'"),
-        ("twi~1", NotFound, "Did you mean 'twig'"),
-        ("twig-", Invalid, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
-        ("3ab", NotFound, "4 characters of an id or more"),
-    ],
-)
-def test_what_is_wrong(store: Store, revision: str, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        store.resolve("t", revision)
+WRONG: list[tuple[str, type[Exception], str]] = [
+    ("", Invalid, "not empty"),
+    ("nope", NotFound, "'nope'"),
+    ("drat", NotFound, "Did you mean 'draft'"),
+    ("glod", NotFound, "Did you mean 'gold'"),
+    ("head", NotFound, "no checkpoint has the id or the name 'head'"),
+    ("main~10", NotFound, "only 9 checkpoints before 'main' .*column 5"),
+    ("~99", NotFound, "only 9 checkpoints before 'HEAD'"),
+    ("#10", NotFound, "'main' has the steps 0 to 9, and no step 10"),
+    ("draft#9", NotFound, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
+    ("main#", Invalid, "the number of a step is missing .*column 5"),
+    ("HEAD~x", Invalid, "'~x' is no suffix.*column 5"),
+    ("gold~1~y", Invalid, "'~1~y' is no suffix"),
+    ("HEAD@{2h", Invalid, "'@{2h' is no suffix"),
+    ("main@{when}", Invalid, "'when' is no time .*column 7"),
+    ("HEAD^2", NotFound, "has 1 parent, and no number 2"),
+    ("0abc-0^2", NotFound, "has 0 parents"),
+    ("dra", NotFound, "Did you mean 'draft'"),
+    ("twi~1", NotFound, "Did you mean 'twig'"),
+    ("twig-", Invalid, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
+    ("3ab", NotFound, "4 characters of an id or more"),
+]
+
+
+def test_what_is_wrong(store: Store, subtests: pytest.Subtests) -> None:
+    for revision, kind, message in WRONG:
+        with subtests.test(revision=revision), pytest.raises(kind, match=message):
+            store.resolve("t", revision)
 
 
 def test_more_ids_than_are_shown() -> None:

@@ -93,41 +93,41 @@ class Model(BaseModel, extra="allow"):
     title: str
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "needle",
-        ["a", "needle"],
-        ("a", "needle"),
-        {"needle"},
-        frozenset({"needle"}),
-        deque(["needle"]),
-        {"k": {"l": "needle"}},
-        {(1, 2): "needle"},
-        Note("needle"),
-        Model(title="needle"),
-        Model.model_validate({"title": "a", "more": "needle"}),
-        PurePosixPath("/tmp/needle"),
-        ValueError("needle"),
-        HumanMessage([{"type": "text", "text": "needle"}]),
-        AIMessage("", tool_calls=[{"name": "f", "args": {"q": "needle"}, "id": "1"}]),
-        ToolMessage("a", tool_call_id="needle"),
-        "needle \ud800",
-        [None, 5, "needle"],
-        ["word"] * 30 + ["needle"],
-        "large " * 20_000 + "needle",
-        ["large " * 20_000 + "needle"],
-        {str(n): "large " * 2_000 + "needle" * (n == 7) for n in range(20)} | {"x": " needle"},
-    ],
-    ids=[str(n) for n in range(22)],
-)
-def test_every_string_in_a_value_is_text(store: holdfast.Store, value: Any) -> None:
-    store.put("t", {"other": 1}, id="a")
-    store.put("t", {"other": 1, "value": value}, id="b")
-    store.put("t", {"other": 2, "value": value}, id="c")
-    assert found(store, "needle") == ["b"]
-    store.index()
-    assert found(store, "needle") == ["b"]
+VALUES: list[Any] = [
+    "needle",
+    ["a", "needle"],
+    ("a", "needle"),
+    {"needle"},
+    frozenset({"needle"}),
+    deque(["needle"]),
+    {"k": {"l": "needle"}},
+    {(1, 2): "needle"},
+    Note("needle"),
+    Model(title="needle"),
+    Model.model_validate({"title": "a", "more": "needle"}),
+    PurePosixPath("/tmp/needle"),
+    ValueError("needle"),
+    HumanMessage([{"type": "text", "text": "needle"}]),
+    AIMessage("", tool_calls=[{"name": "f", "args": {"q": "needle"}, "id": "1"}]),
+    ToolMessage("a", tool_call_id="needle"),
+    "needle \ud800",
+    [None, 5, "needle"],
+    ["word"] * 30 + ["needle"],
+    "large " * 20_000 + "needle",
+    ["large " * 20_000 + "needle"],
+    {str(n): "large " * 2_000 + "needle" * (n == 7) for n in range(20)} | {"x": " needle"},
+]
+
+
+def test_every_string_in_a_value_is_text(subtests: pytest.Subtests) -> None:
+    for value in VALUES:
+        with subtests.test(value=repr(value)[:40]), holdfast.open("memory://") as store:
+            store.put("t", {"other": 1}, id="a")
+            store.put("t", {"other": 1, "value": value}, id="b")
+            store.put("t", {"other": 2, "value": value}, id="c")
+            assert found(store, "needle") == ["b"]
+            store.index()
+            assert found(store, "needle") == ["b"]
 
 
 def test_names_of_classes_keys_and_numbers_are_no_text(store: holdfast.Store) -> None:
@@ -239,96 +239,99 @@ def fields(store: holdfast.Store) -> holdfast.Store:
     return store
 
 
-@pytest.mark.parametrize(
-    ("query", "ids"),
-    [
-        ("", ["a0", "a1", "a2", "a3", "b0", "o0"]),
-        ("thread:t", ["a0", "a1", "a2", "a3", "b0"]),
-        ("thread:o*", ["o0"]),
-        ("thread!=t", ["o0"]),
-        ("thread:nobody", []),
-        ("thread:*", ["a0", "a1", "a2", "a3", "b0", "o0"]),
-        ("thread=*", []),
-        ("id:a", ["a0", "a1", "a2", "a3"]),
-        ("id=a", []),
-        ("id=a1", ["a1"]),
-        ("kind:input", ["a0"]),
-        ("kind!=save", ["a0"]),
-        ("tag:release", ["b0", "o0"]),
-        ("tag:rel*", ["b0", "o0"]),
-        ("tag!=release", ["a0", "a1", "a2", "a3"]),
-        ("-tag:release", ["a0", "a1", "a2", "a3"]),
-        ("name:v1", ["b0"]),
-        ("branch:draft", ["b0"]),
-        ("branch:main", ["a0", "a1", "a2", "a3", "o0"]),
-        ("step:2", ["a2", "b0"]),
-        ("step!=2 thread:t", ["a0", "a1", "a3"]),
-        ("step:1..2", ["a1", "a2", "b0"]),
-        ("time>1h", ["a0", "a1", "a2", "a3", "b0", "o0"]),
-        ("time<1h", []),
-        ("time:today OR time:yesterday", ["a0", "a1", "a2", "a3", "b0", "o0"]),
-        ("before:2020-01-01", []),
-        ("after:2100-01-01", []),
-        ("meta.n=2", ["a2"]),
-        ("meta.n:2", ["a2"]),
-        ("meta.n>1", ["a2", "a3", "o0"]),
-        ("meta.n>=3.5", ["o0"]),
-        ("meta.n!=2 thread:t", ["a0", "a1", "a3", "b0"]),
-        ("meta.n:*", ["a0", "a1", "a2", "a3", "o0"]),
-        ("meta.user.plan:free", ["a0", "a2"]),
-        ("meta.user.plan=free", []),
-        ("meta.user.plan:f*", ["a0", "a2"]),
-        ("meta.flags=x", ["a0", "a1", "a2", "a3"]),
-        ("meta.flags.x=1", []),
-        ("meta.ok=true", ["a2", "a3"]),
-        ("meta.when>2026-01-01", ["o0"]),
-        ("meta.when<5", []),
-        ("meta.user:*pro*", ["a1", "a3"]),
-        ("size>2kb", ["a3"]),
-        ("size<2kb id:a3", []),
-        ("steps>1", ["a0", "a1", "a2", "a3", "b0"]),
-        ("branches>1", ["a0", "a1", "a2", "a3", "b0"]),
-        ("branches:1", ["o0"]),
-        ("created>1h updated>1h", ["a0", "a1", "a2", "a3", "b0", "o0"]),
-        ("updated<1h", []),
-        ("channel:pad", ["a0", "a3", "b0"]),
-        ("channel!=pad", ["a1", "a2", "o0"]),
-    ],
-)
-def test_fields(fields: holdfast.Store, query: str, ids: list[str]) -> None:
-    assert found(fields, query) == ids
+FIELDS: list[tuple[str, list[str]]] = [
+    ("", ["a0", "a1", "a2", "a3", "b0", "o0"]),
+    ("thread:t", ["a0", "a1", "a2", "a3", "b0"]),
+    ("thread:o*", ["o0"]),
+    ("thread!=t", ["o0"]),
+    ("thread:nobody", []),
+    ("thread:*", ["a0", "a1", "a2", "a3", "b0", "o0"]),
+    ("thread=*", []),
+    ("id:a", ["a0", "a1", "a2", "a3"]),
+    ("id=a", []),
+    ("id=a1", ["a1"]),
+    ("kind:input", ["a0"]),
+    ("kind!=save", ["a0"]),
+    ("tag:release", ["b0", "o0"]),
+    ("tag:rel*", ["b0", "o0"]),
+    ("tag!=release", ["a0", "a1", "a2", "a3"]),
+    ("-tag:release", ["a0", "a1", "a2", "a3"]),
+    ("name:v1", ["b0"]),
+    ("branch:draft", ["b0"]),
+    ("branch:main", ["a0", "a1", "a2", "a3", "o0"]),
+    ("step:2", ["a2", "b0"]),
+    ("step!=2 thread:t", ["a0", "a1", "a3"]),
+    ("step:1..2", ["a1", "a2", "b0"]),
+    ("time>1h", ["a0", "a1", "a2", "a3", "b0", "o0"]),
+    ("time<1h", []),
+    ("time:today OR time:yesterday", ["a0", "a1", "a2", "a3", "b0", "o0"]),
+    ("before:2020-01-01", []),
+    ("after:2100-01-01", []),
+    ("meta.n=2", ["a2"]),
+    ("meta.n:2", ["a2"]),
+    ("meta.n>1", ["a2", "a3", "o0"]),
+    ("meta.n>=3.5", ["o0"]),
+    ("meta.n!=2 thread:t", ["a0", "a1", "a3", "b0"]),
+    ("meta.n:*", ["a0", "a1", "a2", "a3", "o0"]),
+    ("meta.user.plan:free", ["a0", "a2"]),
+    ("meta.user.plan=free", []),
+    ("meta.user.plan:f*", ["a0", "a2"]),
+    ("meta.flags=x", ["a0", "a1", "a2", "a3"]),
+    ("meta.flags.x=1", []),
+    ("meta.ok=true", ["a2", "a3"]),
+    ("meta.when>2026-01-01", ["o0"]),
+    ("meta.when<5", []),
+    ("meta.user:*pro*", ["a1", "a3"]),
+    ("size>2kb", ["a3"]),
+    ("size<2kb id:a3", []),
+    ("steps>1", ["a0", "a1", "a2", "a3", "b0"]),
+    ("branches>1", ["a0", "a1", "a2", "a3", "b0"]),
+    ("branches:1", ["o0"]),
+    ("created>1h updated>1h", ["a0", "a1", "a2", "a3", "b0", "o0"]),
+    ("updated<1h", []),
+    ("channel:pad", ["a0", "a3", "b0"]),
+    ("channel!=pad", ["a1", "a2", "o0"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("query", "threads"),
-    [
-        ("", ["other", "t"]),
-        ("steps>1", ["t"]),
-        ("branches>1", ["t"]),
-        ("size>2kb", ["t"]),
-        ("updated>1h", ["other", "t"]),
-        ("updated<1h", []),
-        ("time>1h", ["other", "t"]),
-        ("after:2100-01-01", []),
-        ("tag:release", ["other", "t"]),
-        ("tag:x", ["t"]),
-        ("-tag:x", ["other"]),
-        ("kind:input tag:release", []),
-        ("kind:input -tag:x", []),
-        ("kind:save -kind:input", ["other"]),
-        ("size>2kb OR name:v1", ["t"]),
-        ("(size>1gb OR kind:input) steps>1", ["t"]),
-        ("thread:o* tag:release", ["other"]),
-        ("thread:o*", ["other"]),
-        ("NOT (tag:x OR kind:nothing)", ["other"]),
-        (f"{PAD[:9]}* -tag:x", []),
-        (f'"{PAD[:9]}"*', ["t"]),
-    ],
-)
-def test_threads_that_match(fields: holdfast.Store, query: str, threads: list[str]) -> None:
-    assert [each.thread for each in fields.threads(where=query)] == threads
-    fields.index()
-    assert [each.thread for each in fields.threads(where=query)] == threads
+def test_fields(fields: holdfast.Store, subtests: pytest.Subtests) -> None:
+    for query, ids in FIELDS:
+        with subtests.test(query=query):
+            assert found(fields, query) == ids
+
+
+THREADS: list[tuple[str, list[str]]] = [
+    ("", ["other", "t"]),
+    ("steps>1", ["t"]),
+    ("branches>1", ["t"]),
+    ("size>2kb", ["t"]),
+    ("updated>1h", ["other", "t"]),
+    ("updated<1h", []),
+    ("time>1h", ["other", "t"]),
+    ("after:2100-01-01", []),
+    ("tag:release", ["other", "t"]),
+    ("tag:x", ["t"]),
+    ("-tag:x", ["other"]),
+    ("kind:input tag:release", []),
+    ("kind:input -tag:x", []),
+    ("kind:save -kind:input", ["other"]),
+    ("size>2kb OR name:v1", ["t"]),
+    ("(size>1gb OR kind:input) steps>1", ["t"]),
+    ("thread:o* tag:release", ["other"]),
+    ("thread:o*", ["other"]),
+    ("NOT (tag:x OR kind:nothing)", ["other"]),
+    (f"{PAD[:9]}* -tag:x", []),
+    (f'"{PAD[:9]}"*', ["t"]),
+]
+
+
+def test_threads_that_match(fields: holdfast.Store, subtests: pytest.Subtests) -> None:
+    for indexed in (False, True):
+        if indexed:
+            fields.index()
+        for query, threads in THREADS:
+            with subtests.test(query, indexed=indexed):
+                assert [each.thread for each in fields.threads(where=query)] == threads
 
 
 def test_threads_by_page(store: holdfast.Store) -> None:

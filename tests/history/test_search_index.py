@@ -8,7 +8,6 @@ import pytest
 import holdfast
 from holdfast.backends.port import Batch, Delete, Get, Put, Scan
 from holdfast.backends.spaces import STEPS, WORDS, Words
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine import words
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
@@ -20,6 +19,7 @@ from holdfast.errors import Conflict, Corrupt, Unsupported
 from holdfast.model.trees import MissingNode
 from tests.damaged import flipped
 from tests.history.searched import everything
+from tests.support.interference import InterferingBackend
 
 
 def by_index(store: holdfast.Store, query: str) -> list[str]:
@@ -344,29 +344,9 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
 # Meanwhile --------------------------------------------------------------------------------------------------------
 
 
-class Watched(Wrapper):
-    """Counts what is asked, and does something just before a batch."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.reads = 0
-        self.batches: list[Batch] = []
-        self.before: Any = None
-
-    async def read(self, queries: Any) -> Any:
-        self.reads += 1
-        return await super().read(queries)
-
-    async def apply(self, batch: Batch) -> int | None:
-        if self.before is not None:
-            self.before(batch)
-        self.batches.append(batch)
-        return await super().apply(batch)
-
-
-def watched(url: str) -> tuple[holdfast.Store, Watched]:
+def watched(url: str) -> tuple[holdfast.Store, InterferingBackend]:
     with_backend = holdfast.open(url)
-    backend = Watched(with_backend.engine.ground.backend)
+    backend = InterferingBackend(with_backend.engine.ground.backend)
     return holdfast.Store(Engine(Ground(backend, Cache(1 << 20))), ""), backend
 
 
@@ -394,21 +374,20 @@ def test_a_thread_that_is_rewritten_while_its_words_are_indexed(url: str) -> Non
     store, backend = watched(url)
     with store:
         talk(store, 4)
-        times = 2
 
-        def compact(batch: Batch) -> None:
-            nonlocal times
-            if times and any(isinstance(change, Put) and change.space is WORDS for change in batch):
-                times -= 1
-                with holdfast.open(url) as other:
-                    other.compact("t")
+        def compact() -> None:
+            with holdfast.open(url) as other:
+                other.compact("t")
 
-        backend.before = compact
-        assert store.index() == (1, 4)
+        def of_words(batch: Batch) -> bool:
+            return any(isinstance(change, Put) and change.space is WORDS for change in batch)
+
+        with backend.interfere(compact, times=2, where=of_words):
+            assert store.index() == (1, 4)
         assert by_index(store, "message") == ["00", "01", "02", "03"]
-        times = 1 << 30
         store.drop_index()
-        with pytest.raises(Conflict, match="kept changing"):
+        theirs = backend.interfere(compact, times=None, where=of_words)
+        with pytest.raises(Conflict, match="kept changing"), theirs:
             store.index()
 
 
@@ -459,6 +438,8 @@ def test_nodes_that_are_missing_while_words_are_indexed(url: str, monkeypatch: p
                 store.index()
             return
         store.index()
+        assert not left
         left = 2
         store.put("t", {"say": "again"}, id="2")
+        assert not left
         assert by_index(store, "again") == ["2"]

@@ -511,29 +511,29 @@ def test_points_are_checked_with_a_suggestion() -> None:
     held.close()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"budget": 0},
-        {"budget": "1"},
-        {"order": "first"},
-        {"scope": "*" * 40},
-        {"key": ""},
-        {"max_failures": 0},
-        {"rest": -1},
-        {"priority": 3},
-        {"name": "a//b"},
-    ],
-    ids=lambda options: next(iter(options)) + str(next(iter(options.values())))[:3],
-)
-def test_options_are_checked(options: dict[str, Any]) -> None:
-    held = store()
-    if options == {"key": ""}:
-        held.hooks.before("state.set", **options)(_refuse)  # every key
-    else:
-        with pytest.raises(Invalid):
-            held.hooks.before("state.set", **options)(_refuse)
-    held.close()
+OPTIONS: list[dict[str, Any]] = [
+    {"budget": 0},
+    {"budget": "1"},
+    {"order": "first"},
+    {"scope": "*" * 40},
+    {"key": ""},
+    {"max_failures": 0},
+    {"rest": -1},
+    {"priority": 3},
+    {"name": "a//b"},
+]
+
+
+def test_options_are_checked(subtests: pytest.Subtests) -> None:
+    for options in OPTIONS:
+        with subtests.test(options=options):
+            held = store()
+            if options == {"key": ""}:
+                held.hooks.before("state.set", **options)(_refuse)  # every key
+            else:
+                with pytest.raises(Invalid):
+                    held.hooks.before("state.set", **options)(_refuse)
+            held.close()
 
 
 def test_what_is_no_hook() -> None:

@@ -31,10 +31,23 @@ class Log(TypedDict, total=False):
     round: int
 
 
+PHASES = ("begins", "starts\tplan", "saved\tplan", "starts\tjob", "saved\tjob", "starts\tend", "saved\tend")
+"""How the lines begin that a graph tells: it may be killed right after each."""
+
+
+class Fate:
+    """Where a process ends: right after it told the first line that begins so."""
+
+    phase = ""
+
+
 def tell(*words: str) -> None:
     # One write, so that a line is told whole or is cut off at its end.
-    sys.stdout.write("\t".join(words) + "\n")
+    line = "\t".join(words)
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+    if Fate.phase and line.startswith(Fate.phase):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Telling(HoldfastSaver):
@@ -89,12 +102,13 @@ def attempt(url: str, thread: str) -> None:
     tell("ends")
 
 
-def attempt_and_kill(url: str, thread: str, after: float | None) -> str:
-    """Make an attempt in another process, and kill it after so many seconds. Returns what it told."""
+def attempt_and_kill(url: str, thread: str, after: float | None = None, phase: str = "") -> str:
+    """Make an attempt in another process, and kill it after so many seconds, or in a phase. Returns what it told."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.dup2(writing, sys.stdout.fileno())
+        Fate.phase = phase
         status = 1
         try:
             attempt(url, thread)
@@ -109,11 +123,13 @@ def attempt_and_kill(url: str, thread: str, after: float | None) -> str:
             os.kill(child, signal.SIGKILL)
         said += told.read()
     _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL), said
+    code = os.waitstatus_to_exitcode(status)
+    assert code == -signal.SIGKILL or (code == 0 and not phase), f"it ended with {code}, and told {said!r}"
     return said
 
 
 def main(url: str, thread: str, seed: int, attempts: int) -> None:
+    """Kill a graph at random moments, in so many attempts, and then let it run to its end."""
     chance = random.Random(seed)
     longest = 0.1
     for left in reversed(range(attempts)):
@@ -126,5 +142,16 @@ def main(url: str, thread: str, seed: int, attempts: int) -> None:
         tell("", "killed")
 
 
+def in_every_phase(url: str, thread: str) -> None:
+    """Kill a graph once in every phase, and then let it run to its end."""
+    for phase in PHASES:
+        sys.stdout.write(attempt_and_kill(url, thread, phase=phase))
+        tell("", "killed")
+    sys.stdout.write(attempt_and_kill(url, thread))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    if len(sys.argv) == 3:
+        in_every_phase(*sys.argv[1:])
+    else:
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -117,8 +118,8 @@ async def with_asyncio(kind: str, folder: Path) -> list[tuple[str, Any]]:
         return await observe(Session(saver, asynchronous=True))
 
 
-def main(folder: Path, kinds: list[str]) -> None:
-    """Print what is seen on each kind of saver, without asyncio and with it."""
+def observed(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
+    """What a graph shows on each kind of saver, without asyncio and with it."""
     seen: dict[str, Any] = {}
     for kind in kinds:
         for called in ("sync", "async"):
@@ -129,11 +130,11 @@ def main(folder: Path, kinds: list[str]) -> None:
             else:
                 with saver_of(kind, place) as saver:
                     seen[place.name] = dict(finish(observe(Session(saver, asynchronous=False))))
-    print(json.dumps(seen))
+    return seen
 
 
 if __name__ == "__main__":
     # Classes in data are named by their module, and `__main__` is another one for whoever reads them.
     from tests.langgraph import strict
 
-    strict.main(Path(sys.argv[1]), sys.argv[2:])
+    print(json.dumps(strict.observed(Path(sys.argv[1]), sys.argv[2:])))

@@ -19,7 +19,11 @@ EDGES = list(zip([START, *NODES], NODES, strict=False))
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"), [*((kind, seed) for kind in HOLDFAST for seed in (1, 2)), *((kind, 4) for kind in OTHERS)]
+    ("kind", "seed"),
+    [
+        *((kind, seed) for kind in HOLDFAST for seed in (1, 2)),
+        *(pytest.param(kind, 4, marks=[] if kind == "postgres" else pytest.mark.nightly) for kind in OTHERS),
+    ],
 )
 def test_a_cancelled_run_goes_on(kind: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from holdfast.langgraph import HoldfastSaver
 from tests.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
 from tests.langgraph.sessions import Session, on
+from tests.support.nightly import mostly_nightly
 
 THREADS = 32
 LOOPS = 4
@@ -87,7 +88,7 @@ def copies_of(saver: HoldfastSaver) -> list[HoldfastSaver]:
     return [saver, copy.copy(saver), allowing, copy.copy(copy.copy(saver))]
 
 
-@pytest.mark.parametrize("saver", [*HOLDFAST, *OTHERS], indirect=True)
+@pytest.mark.parametrize("saver", mostly_nightly([*HOLDFAST, *OTHERS], daily=("sqlite", "postgres")), indirect=True)
 def test_threads_and_event_loops(saver: HoldfastSaver) -> None:
     savers = copies_of(saver)
     alone = [f"alone {number}" for number in range(THREADS)]

@@ -15,6 +15,7 @@ from langgraph.checkpoint.conformance.report import CapabilityReport
 from langgraph.checkpoint.conformance.validate import validate
 
 from tests.langgraph.savers import HOLDFAST, OTHERS, holdfast_saver
+from tests.support.nightly import mostly_nightly
 
 TESTS = {
     "put": 17,
@@ -41,7 +42,9 @@ async def report_on(kind: str, folder: Path) -> CapabilityReport:
     return await validate(RegisteredCheckpointer(name=kind, factory=fresh))
 
 
-@pytest.mark.parametrize("kind", [*HOLDFAST, "serialized", *OTHERS])
+@pytest.mark.parametrize(
+    "kind", mostly_nightly([*HOLDFAST, "serialized", *OTHERS], daily=(*HOLDFAST, "serialized", "postgres"))
+)
 def test_conformance(kind: str, tmp_path: Path) -> None:
     results = asyncio.run(report_on(kind, tmp_path)).results
     assert [failure for result in results.values() for failure in result.failures] == []

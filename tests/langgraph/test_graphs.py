@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from langgraph.checkpoint.base import ChannelVersions, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.langgraph.records import with_tuples_as_lists
-from tests.langgraph.savers import HOLDFAST, OTHERS
+from tests.langgraph.savers import OTHERS
 from tests.langgraph.scenarios import (
     basics,
     commands,
@@ -29,7 +30,7 @@ from tests.langgraph.sessions import SCENARIOS, Noted, Session, finish, play, re
 
 # Importing them made the scenarios known.
 MODULES = (basics, commands, deltas, durability, functional, interrupts, subgraphs, travel, values)
-NAMES = sorted(SCENARIOS)
+BY_MODULE = pytest.mark.parametrize("module", MODULES, ids=[module.__name__.rpartition(".")[2] for module in MODULES])
 CALLED = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 
@@ -44,38 +45,88 @@ def test_every_module_has_scenarios() -> None:
     assert {function.__module__ for function in SCENARIOS.values()} == {module.__name__ for module in MODULES}
 
 
+def names_of(module: ModuleType) -> list[str]:
+    """The scenarios of a module."""
+    return sorted(name for name, function in SCENARIOS.items() if function.__module__ == module.__name__)
+
+
 @functools.cache
 def yardstick(name: str, kind: str, asynchronous: bool) -> list[Noted]:
     """What a scenario shows on a saver of LangGraph's that keeps everything in memory."""
     return record_of(name, kind, Path("unused"), asynchronous=asynchronous)
 
 
-@pytest.mark.parametrize("kind", [*HOLDFAST, "serialized"])
-@CALLED
-@pytest.mark.parametrize("name", NAMES)
-def test_as_in_memory(name: str, asynchronous: bool, kind: str, tmp_path: Path) -> None:
-    ours = record_of(name, kind, tmp_path, asynchronous=asynchronous)
-    if kind != "serialized":
+def compared(name: str, kind: str, folder: Path, *, asynchronous: bool) -> None:
+    """Compare what a scenario shows on a store of a kind with what it shows on LangGraph's saver in memory."""
+    folder.mkdir()
+    ours = record_of(name, kind, folder, asynchronous=asynchronous)
+    if kind == "serialized":
+        same(with_tuples_as_lists(ours), with_tuples_as_lists(yardstick(name, "langgraph", asynchronous)))
+    else:
         same(ours, yardstick(name, "exact", asynchronous))
-    theirs = yardstick(name, "langgraph", asynchronous)
-    same(with_tuples_as_lists(ours), with_tuples_as_lists(theirs))
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-@pytest.mark.parametrize("name", ["a_subgraph_that_stops", "deltas_on_exit", "fan_out", "forks"])
-def test_as_in_memory_on_every_store(name: str, kind: str, tmp_path: Path) -> None:
-    asynchronous = name < "b" or name > "f"  # some in this way, some in the other
-    same(record_of(name, kind, tmp_path, asynchronous=asynchronous), yardstick(name, "exact", asynchronous))
+@BY_MODULE
+def test_as_in_memory(module: ModuleType, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for number, name in enumerate(names_of(module)):
+        asynchronous = number % 2 == 1
+        with subtests.test(name, asynchronous=asynchronous):
+            compared(name, "sqlite", tmp_path / name, asynchronous=asynchronous)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "serialized"])
+@CALLED
+@BY_MODULE
+def test_as_in_memory_in_every_way(
+    module: ModuleType, asynchronous: bool, kind: str, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for name in names_of(module):
+        with subtests.test(name):
+            compared(name, kind, tmp_path / name, asynchronous=asynchronous)
+
+
+@pytest.mark.nightly
+@CALLED
+@BY_MODULE
+def test_an_exact_saver_shows_what_langgraphs_own_does(
+    module: ModuleType, asynchronous: bool, subtests: pytest.Subtests
+) -> None:
+    for name in names_of(module):
+        with subtests.test(name):
+            exact, theirs = (yardstick(name, kind, asynchronous) for kind in ("exact", "langgraph"))
+            same(with_tuples_as_lists(exact), with_tuples_as_lists(theirs))
+
+
+ON_EVERY_STORE = {"a_subgraph_that_stops": True, "deltas_on_exit": False, "fan_out": False, "forks": True}
+"""Scenarios that are run on every store; and whether with asyncio."""
+
+
+def on_every_store() -> list[Any]:
+    """Each of these scenarios on each store: in the ordinary run, each store has one of them."""
+    kinds = ("memory", "serialized", *OTHERS)
+    return [
+        pytest.param(kind, name, marks=[] if number % len(ON_EVERY_STORE) == turn else pytest.mark.nightly)
+        for number, kind in enumerate(kinds)
+        for turn, name in enumerate(ON_EVERY_STORE)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), on_every_store())
+def test_as_in_memory_on_every_store(kind: str, name: str, tmp_path: Path) -> None:
+    compared(name, kind, tmp_path / name, asynchronous=ON_EVERY_STORE[name])
 
 
 # SQLite's saver stores no answer that comes together with other writes, so that scenarios with several
 # questions in a node look different on it.
 @CALLED
-@pytest.mark.parametrize("name", ["a_subgraph_that_stops", "deltas_on_exit", "fan_out", "forks", "messages", "streams"])
-def test_as_on_sqlite(name: str, asynchronous: bool, tmp_path: Path) -> None:
-    ours = record_of(name, "sqlite", tmp_path, asynchronous=asynchronous)
-    theirs = record_of(name, "theirs", tmp_path, asynchronous=asynchronous)
-    same(with_tuples_as_lists(ours), with_tuples_as_lists(theirs))
+def test_as_on_sqlite(asynchronous: bool, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in [*ON_EVERY_STORE, "messages", "streams"]:
+        with subtests.test(name):
+            (tmp_path / name).mkdir()
+            ours = record_of(name, "sqlite", tmp_path / name, asynchronous=asynchronous)
+            theirs = record_of(name, "theirs", tmp_path / name, asynchronous=asynchronous)
+            same(with_tuples_as_lists(ours), with_tuples_as_lists(theirs))
 
 
 class Broken(InMemorySaver):
@@ -107,9 +158,10 @@ class Broken(InMemorySaver):
         return found
 
 
-@pytest.mark.parametrize("fault", ["filter", "before", "limit", "writes", "parent", "metadata", "versions"])
-def test_a_wrong_saver_is_found_out(fault: str) -> None:
+def test_a_wrong_saver_is_found_out(subtests: pytest.Subtests) -> None:
     name = "join_of_parallel_nodes"
-    record = finish(play(Session(Broken(fault), asynchronous=False), name))
-    with pytest.raises(AssertionError):
-        same(record, yardstick(name, "langgraph", False))
+    for fault in ("filter", "before", "limit", "writes", "parent", "metadata", "versions"):
+        with subtests.test(fault):
+            record = finish(play(Session(Broken(fault), asynchronous=False), name))
+            with pytest.raises(AssertionError):
+                same(record, yardstick(name, "langgraph", False))

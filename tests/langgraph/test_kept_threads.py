@@ -14,6 +14,7 @@ from tests.langgraph.savers import HOLDFAST, holdfast_saver
 from tests.langgraph.scenarios.basics import Log, says
 from tests.langgraph.scenarios.deltas import Delta, writes
 from tests.langgraph.sessions import Session, on
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture(params=[*HOLDFAST, "serialized"])
@@ -41,7 +42,7 @@ def state_of(graph: Any, thread: str) -> tuple[Any, Any]:
     return graph.get_state(on(thread)).values, inside.values
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 4])
+@pytest.mark.parametrize("turns", mostly_nightly([1, 2, 3, 4], daily=(1, 4)))
 def test_pruned(saver: HoldfastSaver, turns: int) -> None:
     graph = deltas_on(saver)
     for thread in ("pruned", "whole"):

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.langgraph import HoldfastSaver
 from tests.agents.autosaved import patiently, timely
-from tests.langgraph.killed import JOBS, ROUNDS, graph_on
+from tests.langgraph.killed import JOBS, PHASES, ROUNDS, graph_on
 from tests.langgraph.sessions import on
 from tests.servers.places import DURABLE, place
 
@@ -25,16 +25,29 @@ LOG = [
 ]
 
 
-def told(url: str, thread: str, seed: int, attempts: int) -> list[list[str]]:
+def told(url: str, thread: str, *more: int) -> list[list[str]]:
     """Have a graph killed in many attempts, and then run to its end. Returns what it told."""
-    command = [sys.executable, "-m", "tests.langgraph.killed", url, thread, str(seed), str(attempts)]
+    command = [sys.executable, "-m", "tests.langgraph.killed", url, thread, *map(str, more)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     # A line that was cut off by a kill has the next one, which begins with a tab, right behind it.
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+NO_FORK = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+
+
+@NO_FORK
+def test_a_graph_that_is_killed_in_every_phase_goes_on(tmp_path: Path) -> None:
+    url = place("sqlite", tmp_path)
+    lines = told(url, "t")
+    assert [what for what, *_ in lines].count("ends") == 1
+    assert lines.count(["", "killed"]) == len(PHASES)
+    assert check(url, "t", lines) == len(PHASES) - 1, "the first was killed before it saved anything"
+
+
+@pytest.mark.nightly
+@NO_FORK
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [("sqlite", 1), ("sqlite", 2), ("sqlite", 3), *((kind, 4) for kind in DURABLE if kind != "sqlite")],
@@ -45,9 +58,14 @@ def test_a_killed_graph_goes_on(tmp_path: Path, kind: str, seed: int) -> None:
 
 
 def _killed(url: str, thread: str, seed: int, attempts: int) -> None:
+    went_on = check(url, thread, told(url, thread, seed, attempts))
+    timely(went_on > 0, "it was too quick to be killed")
+
+
+def check(url: str, thread: str, lines: list[list[str]]) -> int:
+    """See that nothing ran again that was saved, and that all is there. Returns how many attempts went on."""
     saved: set[str] = set()
     went_on = 0
-    lines = told(url, thread, seed, attempts)
     for what, *names in lines:
         if what == "starts":
             assert saved.isdisjoint(names), f"{names} ran again after its writes were saved"
@@ -66,4 +84,4 @@ def _killed(url: str, thread: str, seed: int, attempts: int) -> None:
             assert found is not None, "a checkpoint is gone"
             config, walked = found.parent_config, walked + 1
     assert walked == 2 + ROUNDS * 3
-    timely(went_on > 0, "it was too quick to be killed")
+    return went_on

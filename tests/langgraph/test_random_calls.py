@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from tests.langgraph.savers import HOLDFAST, OTHERS, Keeping, holdfast_saver
 from tests.langgraph.sessions import on
+from tests.support.nightly import mostly_nightly
 
 THREADS = ("t", "")
 NAMESPACES = ("", "child:1|deep:2")
@@ -166,13 +167,13 @@ def play(kind: str, folder: Path, seed: int, calls: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", mostly_nightly(range(10), daily=(0, 1)))
 @pytest.mark.parametrize("kind", HOLDFAST)
 def test_random_calls(kind: str, seed: int, tmp_path: Path) -> None:
     play(kind, tmp_path, seed, 150)
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", mostly_nightly(OTHERS, daily=("postgres",)))
 def test_random_calls_on_every_store(kind: str, tmp_path: Path) -> None:
     play(kind, tmp_path, 20, 60)
 

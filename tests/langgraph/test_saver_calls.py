@@ -190,12 +190,12 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_use_is_told(saver: Caller, what: str) -> None:
-    wrong, message = WRONG[what]
-    with pytest.raises(Invalid, match=message):
-        wrong(saver)
-    assert saver.listed(None) == []
+def test_wrong_use_is_told(saver: Caller, subtests: pytest.Subtests) -> None:
+    for what, (wrong, message) in WRONG.items():
+        with subtests.test(what):
+            with pytest.raises(Invalid, match=message):
+                wrong(saver)
+            assert saver.listed(None) == []
 
 
 def test_what_cannot_be_saved_is_named(saver: Caller) -> None:

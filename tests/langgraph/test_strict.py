@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.langgraph.strict import observed
+
 KEPT = {
     "known": "Known(text='k!')",
     "models": "[Model(text='m')]",
@@ -21,19 +23,14 @@ TYPES = {"known": "Known", "models": "list", "colour": "Colour", "message": "Hum
 KINDS = ("memory", "sqlite", "serialized", "langgraph")
 
 
-def observed(folder: Path, *, strict: bool) -> dict[str, Any]:
-    """What a graph shows on each kind of saver, in a process of its own."""
-    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true" if strict else "false"}
-    command = [sys.executable, "-m", "tests.langgraph.strict", str(folder), *KINDS]
+def test_strict(tmp_path: Path) -> None:
+    environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true"}
+    command = [sys.executable, "-m", "tests.langgraph.strict", str(tmp_path), *KINDS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    seen: dict[str, Any] = json.loads(done.stdout)
-    assert len(seen) == 2 * len(KINDS)
-    return seen
-
-
-def test_strict(tmp_path: Path) -> None:
-    for where, seen in observed(tmp_path, strict=True).items():
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert len(found) == 2 * len(KINDS)
+    for where, seen in found.items():
         assert seen["kept"] == KEPT, where
         assert seen["kept when stopped"] == TYPES, where
         assert seen["revived"] == [], f"{where}: {seen['anything']}"
@@ -42,7 +39,10 @@ def test_strict(tmp_path: Path) -> None:
 
 
 def test_not_strict(tmp_path: Path) -> None:
-    for where, seen in observed(tmp_path, strict=False).items():
+    assert "LANGGRAPH_STRICT_MSGPACK" not in os.environ, "LangGraph has read it by now: this process is strict"
+    found = observed(tmp_path, KINDS)
+    assert len(found) == 2 * len(KINDS)
+    for where, seen in found.items():
         assert seen["kept"] == KEPT, where
         assert set(seen["revived"]) == {"Unknown", "UnknownModel", "UnknownColour"}, where
         assert seen["steps"] == [1, 2, 10], where

@@ -135,24 +135,25 @@ def test_variables_that_the_settings_file_names_are_known(tmp_path: Path) -> Non
     assert all(each.ok for each in checks_here.variables({"HOLDFAST_PASSWORD": "x"}))
 
 
-@pytest.mark.parametrize(
-    ("text", "level", "said"),
-    [
-        ('[stores.default]\nurl = "sqlite:///a.db"\n', Level.OK, "stores default"),
-        ("", Level.OK, "names no store"),
-        ("[stores\n", Level.PROBLEM, "cannot be read"),
-        ('[stores.a]\nkind = "nonsense"\n', Level.PROBLEM, "nonsense"),
-        ('[stores.a]\nurl = "x://${NOT_SET_ANYWHERE}"\n', Level.PROBLEM, "NOT_SET_ANYWHERE"),
-        ('[store]\nurl = "x"\n', Level.WARNING, "[store], which nothing reads"),
-        ("[colours]\nx = 1\n", Level.WARNING, "[colours], which nothing reads"),
-        ("stores = 7\n", Level.OK, "names no store"),
-    ],
-)
-def test_the_settings_file(tmp_path: Path, text: str, level: Level, said: str) -> None:
-    (tmp_path / "holdfast.toml").write_text(text)
-    found = of(checks_here.settings_file(), "settings-file")
-    assert found.level is level
-    assert said in found.found
+SETTINGS: list[tuple[str, Level, str]] = [
+    ('[stores.default]\nurl = "sqlite:///a.db"\n', Level.OK, "stores default"),
+    ("", Level.OK, "names no store"),
+    ("[stores\n", Level.PROBLEM, "cannot be read"),
+    ('[stores.a]\nkind = "nonsense"\n', Level.PROBLEM, "nonsense"),
+    ('[stores.a]\nurl = "x://${NOT_SET_ANYWHERE}"\n', Level.PROBLEM, "NOT_SET_ANYWHERE"),
+    ('[store]\nurl = "x"\n', Level.WARNING, "[store], which nothing reads"),
+    ("[colours]\nx = 1\n", Level.WARNING, "[colours], which nothing reads"),
+    ("stores = 7\n", Level.OK, "names no store"),
+]
+
+
+def test_the_settings_file(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for text, level, said in SETTINGS:
+        with subtests.test(text=text):
+            (tmp_path / "holdfast.toml").write_text(text)
+            found = of(checks_here.settings_file(), "settings-file")
+            assert found.level is level
+            assert said in found.found
 
 
 def test_a_password_in_a_settings_file_that_others_may_read(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ from holdfast.ops.doctor import Level, doctor
 from holdfast.ops.jobs import Book, Jobs
 from tests.ops.kit import run_due
 from tests.servers.places import COMPOSED, KINDS, place
+from tests.support.nightly import mostly_nightly
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *COMPOSED])
+@pytest.mark.parametrize(
+    "kind", mostly_nightly([*KINDS, *COMPOSED], daily=[kind for kind in KINDS if kind != "pgbouncer"])
+)
 def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url, tenant="acme") as store:

@@ -61,17 +61,19 @@ def test_every_finer_code_is_known_explained_and_used() -> None:
         assert explain(code).kind == "error"
 
 
-@pytest.mark.parametrize("code", FINER)
-def test_a_finer_code_ends_a_command_as_it_says(code: str) -> None:
-    error = FINER[code]("what", code=code)
-    assert error.code == code
-    assert exit_code(error) == explain(code).exit_code
+def test_a_finer_code_ends_a_command_as_it_says(subtests: pytest.Subtests) -> None:
+    for code in FINER:
+        with subtests.test(code=code):
+            error = FINER[code]("what", code=code)
+            assert error.code == code
+            assert exit_code(error) == explain(code).exit_code
 
 
-@pytest.mark.parametrize("error", CLASSES, ids=lambda each: each.__name__)
-def test_an_error_ends_a_command_as_its_explanation_says(error: type[HoldfastError]) -> None:
-    assert exit_code(error("what")) == explain(error.code).exit_code
-    assert explain(error.code).exit_code in EXIT_CODES
+def test_an_error_ends_a_command_as_its_explanation_says(subtests: pytest.Subtests) -> None:
+    for error in CLASSES:
+        with subtests.test(error=error):
+            assert exit_code(error("what")) == explain(error.code).exit_code
+            assert explain(error.code).exit_code in EXIT_CODES
 
 
 def test_every_finding_is_explained() -> None:

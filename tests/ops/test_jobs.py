@@ -283,33 +283,34 @@ def test_jobs_of_kinds_that_are_not_known_here_are_left_to_others(clock: Clock) 
         Jobs(store).run("a")
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "more", "said"),
-    [
-        ("", "tidy", {}, "from 1 to 200 bytes"),
-        ("x" * 201, "tidy", {}, "from 1 to 200 bytes"),
-        (7, "tidy", {}, "is a string"),
-        ("a", "tydi", {}, "no kind of jobs 'tydi'"),
-        ("a", "tidy", {"schedule": "often"}, "does not begin with"),
-        ("a", "tidy", {"settings": {"x": 1}}, "no setting 'x'"),
-        ("a", "compact", {"settings": {"prefix": 1}}, "is of type str, not int"),
-        ("a", "project", {"settings": {"again": "yes"}}, "is of type bool, not str"),
-        ("a", "prune", {"settings": {}}, "says nothing about what is to stay"),
-        ("a", "prune", {"settings": {"keep": 1}}, "no setting 'keep'"),
-        ("a", "prune", {"settings": {"keep_last": 0}}, "keep_last is a number"),
-        ("a", "prune", {"settings": {"keep_last": 1, "zone": "Mars"}}, "no time zone"),
-        ("a", "prune", {"settings": {"keep_last": 1, "threads": "a"}}, "a list of names"),
-        ("a", "tidy", {"settings": {"x": object()}}, "plain JSON"),
-        ("a", "tidy", {"settings": {"x": math.nan}}, "plain JSON"),
-        ("a", "tidy", {"settings": {"x": (1, 2)}}, "plain JSON"),
-        ("a", "tidy", {"paused": 1}, "True or False"),
-    ],
-)
-def test_wrong_use_is_refused_and_says_why(name: Any, kind: str, more: dict[str, Any], said: str) -> None:
-    jobs = Jobs(timed(Clock()))
-    with pytest.raises(Invalid, match=said):
-        jobs.add(name, kind, **more)
-    assert jobs.list() == []
+WRONG: list[tuple[Any, str, dict[str, Any], str]] = [
+    ("", "tidy", {}, "from 1 to 200 bytes"),
+    ("x" * 201, "tidy", {}, "from 1 to 200 bytes"),
+    (7, "tidy", {}, "is a string"),
+    ("a", "tydi", {}, "no kind of jobs 'tydi'"),
+    ("a", "tidy", {"schedule": "often"}, "does not begin with"),
+    ("a", "tidy", {"settings": {"x": 1}}, "no setting 'x'"),
+    ("a", "compact", {"settings": {"prefix": 1}}, "is of type str, not int"),
+    ("a", "project", {"settings": {"again": "yes"}}, "is of type bool, not str"),
+    ("a", "prune", {"settings": {}}, "says nothing about what is to stay"),
+    ("a", "prune", {"settings": {"keep": 1}}, "no setting 'keep'"),
+    ("a", "prune", {"settings": {"keep_last": 0}}, "keep_last is a number"),
+    ("a", "prune", {"settings": {"keep_last": 1, "zone": "Mars"}}, "no time zone"),
+    ("a", "prune", {"settings": {"keep_last": 1, "threads": "a"}}, "a list of names"),
+    ("a", "tidy", {"settings": {"x": object()}}, "plain JSON"),
+    ("a", "tidy", {"settings": {"x": math.nan}}, "plain JSON"),
+    ("a", "tidy", {"settings": {"x": (1, 2)}}, "plain JSON"),
+    ("a", "tidy", {"paused": 1}, "True or False"),
+]
+
+
+def test_wrong_use_is_refused_and_says_why(subtests: pytest.Subtests) -> None:
+    for name, kind, more, said in WRONG:
+        with subtests.test(kind=kind):
+            jobs = Jobs(timed(Clock()))
+            with pytest.raises(Invalid, match=said):
+                jobs.add(name, kind, **more)
+            assert jobs.list() == []
 
 
 def test_settings_that_are_too_large_are_refused(clock: Clock) -> None:

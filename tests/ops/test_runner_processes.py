@@ -18,6 +18,7 @@ import holdfast
 from holdfast.ops.jobs import Jobs
 from holdfast.ops.kinds import Kind, Kinds
 from tests.agents.autosaved import patiently, timely
+from tests.support.nightly import mostly_nightly
 
 SECONDS = 120.0
 
@@ -63,7 +64,7 @@ def known() -> Kinds:
     return kinds
 
 
-@pytest.fixture(params=["sqlite", "file"])
+@pytest.fixture(params=mostly_nightly(["sqlite", "file"], daily=["sqlite"]))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db" if request.param == "sqlite" else f"file:///{tmp_path}/store"
 

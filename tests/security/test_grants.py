@@ -16,7 +16,7 @@ from holdfast.security.access import KEPT
 from holdfast.security.identity import Identity
 from holdfast.store import Store
 from tests.state.kit import SECOND, Clock, store_on
-from tests.store.stores import Interrupted
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -215,21 +215,20 @@ def test_a_revoked_grant_is_gone_at_once_for_open_handles(store: Store) -> None:
 
 
 def test_a_write_under_a_grant_that_is_revoked_meanwhile_is_not_made() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, clock = store_on(backend, Clock()), Clock()
     others = store_on(backend, clock)
     store.state(agent="a")["plan"] = 1
     given = store.access.grant("agent:b", "both", "agent:a")
     state = writer(store).state(agent="a")
     state["plan"] = 2
-    backend.meanwhile = lambda: others.access.revoke(given)
-    with pytest.raises(Denied, match="revoked"):
+    with pytest.raises(Denied, match="revoked"), backend.interfere(lambda: others.access.revoke(given)):
         state["plan"] = 3
     assert store.state(agent="a")["plan"] == 2
     # What has nothing to do with it only has the write tried again.
     store.access.grant("agent:b", "write", "agent:a")
-    backend.meanwhile = lambda: others.access.grant("agent:c", "read", "agent:d")
-    state["plan"] = 4
+    with backend.interfere(lambda: others.access.grant("agent:c", "read", "agent:d")):
+        state["plan"] = 4
     assert store.state(agent="a")["plan"] == 4
 
 
@@ -354,22 +353,22 @@ def test_what_only_looks_like_a_scope_is_none(store: Store, scope: Scope) -> Non
     assert store.state(agent="a")["plan"] == 1
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"to": 5},
-        {"to": "group:"},
-        {"to": "nobody"},
-        {"to": "global"},
-        {"to": "agent:b", "right": "own"},
-        {"to": "agent:b", "keys": "*" * 600},
-        {"to": "agent:b", "keys": 5},
-        {"to": "agent:b", "until": -5},
-        {"to": "agent:b", "until": "soon"},
-    ],
-    ids=str,
-)
-def test_what_is_no_grant_is_refused(store: Store, wrong: dict[str, Any]) -> None:
-    with pytest.raises(Invalid):
-        store.access.grant(scope="agent:a", **wrong)
-    assert store.access.grants(dead=True) == []
+WRONG: list[dict[str, Any]] = [
+    {"to": 5},
+    {"to": "group:"},
+    {"to": "nobody"},
+    {"to": "global"},
+    {"to": "agent:b", "right": "own"},
+    {"to": "agent:b", "keys": "*" * 600},
+    {"to": "agent:b", "keys": 5},
+    {"to": "agent:b", "until": -5},
+    {"to": "agent:b", "until": "soon"},
+]
+
+
+def test_what_is_no_grant_is_refused(store: Store, subtests: pytest.Subtests) -> None:
+    for wrong in WRONG:
+        with subtests.test(wrong=wrong):
+            with pytest.raises(Invalid):
+                store.access.grant(scope="agent:a", **wrong)
+            assert store.access.grants(dead=True) == []

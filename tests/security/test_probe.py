@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +94,11 @@ def known(kind: str) -> set[str]:
     return {*PROBES[kind], *QUIET.get(kind, ()), *HARMLESS.get(kind, ())}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_public_name_is_probed(kind: str) -> None:
-    for cls in KINDS[kind]:
-        assert public(cls) - known(kind) == set(), f"say in tests/security/probes.py how {cls.__name__} is probed"
+def test_every_public_name_is_probed(subtests: pytest.Subtests) -> None:
+    for kind, classes in KINDS.items():
+        for cls in classes:
+            with subtests.test(cls.__name__):
+                assert public(cls) - known(kind) == set(), "say in tests/security/probes.py how it is probed"
 
 
 def test_a_function_that_nobody_thought_of_is_found() -> None:
@@ -124,9 +127,6 @@ def test_nothing_leads_back_to_the_store(world: World) -> None:
             assert not hasattr(acting, name)
 
 
-CASES = [(kind, name, probe) for kind, probes in PROBES.items() for name, probe in probes.items()]
-
-
 def has(kind: str, name: str, acting: object) -> bool:
     """Whether the sync or the async form has the name."""
     forms = KINDS[kind]
@@ -134,35 +134,40 @@ def has(kind: str, name: str, acting: object) -> bool:
     return name in public(form) or name == "scope"
 
 
-@pytest.mark.parametrize(("kind", "name", "probe"), CASES, ids=[f"{kind}-{name}" for kind, name, _ in CASES])
-def test_a_stranger_gets_nothing(world: World, kind: str, name: str, probe: Probe) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stranger_gets_nothing(world: World, kind: str, subtests: pytest.Subtests) -> None:
     given = world.store.access.grant("agent:intruder", "both", "agent:victim")  # a stale one: revoked since
     world.store.access.revoke(given)
     before = world.heads()
-    for acting in (world.intruder, world.aintruder):
-        if not has(kind, name, acting):
-            continue
-        tried = len(world.tries())
-        with pytest.raises((Denied, LookupError)) as caught:
-            done(lambda act: probe(world, act), acting)
-        assert SECRET not in str(caught.value)
-        assert len(world.tries()) > tried, "the try is not in the audit"
-    assert world.heads() == before
-    assert world.store.state(agent="victim")[KEY] == SECRET
-    assert not (world.folder / "stolen").exists()
+    for name, probe in PROBES[kind].items():
+        with subtests.test(name):
+            for acting in (world.intruder, world.aintruder):
+                if has(kind, name, acting):
+                    tried(world, probe, acting)
+            assert world.heads() == before
+            assert world.store.state(agent="victim")[KEY] == SECRET
+            assert not (world.folder / "stolen").exists()
     assert world.store.audit_verify().ok
 
 
-QUIETLY = [(kind, name, probe) for kind, probes in QUIET.items() for name, probe in probes.items()]
+def tried(world: World, probe: Probe, acting: Acting | AsyncActing) -> None:
+    """See that a probe is denied, and that it is in the audit."""
+    count = len(world.tries())
+    with pytest.raises((Denied, LookupError)) as caught:
+        done(lambda act: probe(world, act), acting)
+    assert SECRET not in str(caught.value)
+    assert len(world.tries()) > count, "the try is not in the audit"
 
 
-@pytest.mark.parametrize(("kind", "name", "probe"), QUIETLY, ids=[f"{kind}-{name}" for kind, name, _ in QUIETLY])
-def test_what_is_shown_to_a_stranger_has_nothing_of_it(world: World, kind: str, name: str, probe: Probe) -> None:
-    for acting in (world.intruder, world.aintruder):
-        if has(kind, name, acting):
-            shown = repr(done(lambda act: probe(world, act), acting))
-            assert SECRET not in shown
-            assert "victim" not in shown
+def test_what_is_shown_to_a_stranger_has_nothing_of_it(world: World, subtests: pytest.Subtests) -> None:
+    for kind, probes in QUIET.items():
+        for name, probe in probes.items():
+            with subtests.test(f"{kind}-{name}"):
+                for acting in (world.intruder, world.aintruder):
+                    if has(kind, name, acting):
+                        shown = repr(done(partial(probe, world), acting))
+                        assert SECRET not in shown
+                        assert "victim" not in shown
     assert world.store.state(agent="victim")[KEY] == SECRET
 
 
@@ -197,8 +202,14 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_no_name_stands_for_anothers(world: World, name: str) -> None:
+def test_no_name_stands_for_anothers(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for what, name in HOSTILE.items():
+        with subtests.test(what), closing(World(tmp_path)) as world:
+            check_others(world, name)
+
+
+def check_others(world: World, name: str) -> None:
+    """See that a name gives nothing of another's."""
     before = world.heads()
     uses: list[Any] = [
         lambda act: act.state(agent=name).get(KEY),
@@ -224,8 +235,14 @@ def test_no_name_stands_for_anothers(world: World, name: str) -> None:
     assert world.heads() == before
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_no_name_below_ones_own_is_anothers(world: World, name: str) -> None:
+def test_no_name_below_ones_own_is_anothers(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for what, name in HOSTILE.items():
+        with subtests.test(what), closing(World(tmp_path)) as world:
+            check_own(world, name)
+
+
+def check_own(world: World, name: str) -> None:
+    """See that a name below one's own changes nothing of another's."""
     before = world.store.state(agent="victim").list_items()
     for use in (
         lambda act: act.state(agent="intruder", custom=name).set(KEY, "mine"),

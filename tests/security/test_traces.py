@@ -14,9 +14,8 @@ import pytest
 import holdfast
 from holdfast.acting import Acting
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Put, Row, Scan
+from holdfast.backends.port import Put, Row, Scan
 from holdfast.backends.spaces import EVENTS
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.errors import Denied, HoldfastError, Invalid
 from holdfast.model.scopes import Scope
@@ -25,6 +24,7 @@ from holdfast.state.sharing import chains
 from holdfast.store import Store
 from holdfast.upkeep.retention import Retention
 from tests.state.kit import Clock, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -90,29 +90,15 @@ def test_a_session_without_state_leaves_nothing_behind(store: Store) -> None:
     assert "␞audit" not in [line.name for line in run(store.engine.lines.names("", "␞"))]
 
 
-class _Meanwhile(Wrapper):
-    """Has something done before a batch is made."""
-
-    def __init__(self, inner: Memory) -> None:
-        super().__init__(inner)
-        self.doing: Callable[[], object] | None = None
-
-    async def apply(self, batch: Batch) -> int | None:
-        doing, self.doing = self.doing, None
-        if doing is not None:
-            doing()
-        return await self.inner.apply(batch)
-
-
 @pytest.mark.parametrize("there", [True, False], ids=["with state", "without"])
 def test_what_is_written_while_a_session_ends_is_told_of(clock: Clock, there: bool) -> None:
-    backend = _Meanwhile(Memory())
+    backend = InterferingBackend()
     with store_on(backend, clock) as store:
         session = store.sessions.start("s1", on_end="delete")
         if there:
             session.state["before"] = 1
-        backend.doing = lambda: session.state.set("late", 1)
-        store.sessions.end("s1")
+        with backend.interfere(lambda: session.state.set("late", 1)):
+            store.sessions.end("s1")
         assert ("", "set", "session:s1", "late") in changed(store)
         assert store.audit_verify().ok
 
@@ -137,13 +123,12 @@ def test_a_topic_that_is_trimmed_or_deleted_leaves_its_rows(
 
 
 def test_a_topic_is_not_deleted_under_a_right_that_is_revoked_meanwhile(clock: Clock) -> None:
-    backend = _Meanwhile(Memory())
+    backend = InterferingBackend()
     with store_on(backend, clock) as store:
         topic = store.topic("news", agent="a")
         topic.publish(1)
         grant = store.access.grant("agent:b", "both", "agent:a/custom:topic%2Fnews")
-        backend.doing = lambda: store.access.revoke(grant)
-        with pytest.raises(Denied, match="revoked"):
+        with pytest.raises(Denied, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
             store.acting_as(agent="b").topic("news", agent="a").delete()
         assert topic.count() == 1
 
@@ -258,12 +243,11 @@ def test_nobody_is_told_who_else_has_the_same_content(store: Store) -> None:
 
 
 def test_a_session_is_not_ended_under_a_right_that_is_revoked_meanwhile(clock: Clock) -> None:
-    backend = _Meanwhile(Memory())
+    backend = InterferingBackend()
     with store_on(backend, clock) as store:
         store.sessions.start("s1", user="a").state["plan"] = 1
         grant = store.access.grant("agent:b", "both", "user:a/session:s1")
-        backend.doing = lambda: store.access.revoke(grant)
-        with pytest.raises(Denied, match="revoked"):
+        with pytest.raises(Denied, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
             store.acting_as(agent="b").sessions.end("s1")
         assert store.sessions.get("s1").status == "active"
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch
+from holdfast.backends.port import Backend
 from holdfast.backends.registry import backend_for
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.drivers import run
@@ -88,20 +87,3 @@ class Place:
         """Close what was opened; to be opened again."""
         while self._opened:
             run(self._opened.pop().close())
-
-
-class Watched(Wrapper):
-    """A store in memory that counts what is asked of it, and that others can write to just before a batch is made."""
-
-    def __init__(self, inner: Backend | None = None) -> None:
-        super().__init__(inner or Memory())
-        self.batches: list[Batch] = []
-        self.meanwhile: Callable[[], object] | None = None
-        """Called once, before the next batch."""
-
-    async def apply(self, batch: Batch) -> int | None:
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-        self.batches.append(batch)
-        return await super().apply(batch)

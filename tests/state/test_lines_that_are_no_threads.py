@@ -74,34 +74,34 @@ def test_nor_in_the_index_of_words(store: Store) -> None:
     assert store.verify(level="decode").findings == []
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda store: store.put(LINE, {"plan": 1}),
-        lambda store: store.update(LINE, {"plan": 1}),
-        lambda store: store.restore(LINE, step=0),
-        lambda store: store.fork(LINE, branch="b"),
-        lambda store: store.merge(LINE, "HEAD~1"),
-        lambda store: store.switch(LINE, "main"),
-        lambda store: store.rename_branch(LINE, "main", "x"),
-        lambda store: store.delete_branch(LINE, "main"),
-        lambda store: store.put("␞anything", {}),
-        lambda store: Checkpointer(store).put(LINE, {"plan": 1}),
-        lambda store: Checkpointer(store).put_writes(LINE, "id", [("c", 1)], task_id="t"),
-        lambda store: HoldfastSaver(store).get_tuple({"configurable": {"thread_id": LINE}}),
-        lambda store: HoldfastSaver(store).delete_thread(LINE),
-        lambda store: HoldfastSaver(store).copy_thread("chat", LINE),
-    ],
-    ids=lambda act: None,
-)
-def test_it_is_not_changed_as_a_thread_is(store: Store, act: Callable[[Store], object]) -> None:
+CHANGES: list[Callable[[Store], object]] = [
+    lambda store: store.put(LINE, {"plan": 1}),
+    lambda store: store.update(LINE, {"plan": 1}),
+    lambda store: store.restore(LINE, step=0),
+    lambda store: store.fork(LINE, branch="b"),
+    lambda store: store.merge(LINE, "HEAD~1"),
+    lambda store: store.switch(LINE, "main"),
+    lambda store: store.rename_branch(LINE, "main", "x"),
+    lambda store: store.delete_branch(LINE, "main"),
+    lambda store: store.put("␞anything", {}),
+    lambda store: Checkpointer(store).put(LINE, {"plan": 1}),
+    lambda store: Checkpointer(store).put_writes(LINE, "id", [("c", 1)], task_id="t"),
+    lambda store: HoldfastSaver(store).get_tuple({"configurable": {"thread_id": LINE}}),
+    lambda store: HoldfastSaver(store).delete_thread(LINE),
+    lambda store: HoldfastSaver(store).copy_thread("chat", LINE),
+]
+
+
+def test_it_is_not_changed_as_a_thread_is(store: Store, subtests: pytest.Subtests) -> None:
     filled(store)
     before = store.state(agent="a").history()
-    with pytest.raises(Invalid, match="names that start with ␞"):
-        act(store)
-    with pytest.raises(Invalid, match="names that start with ␞"), store.transaction() as together:
-        together.put(LINE, {})
-    assert store.state(agent="a").history() == before
+    for number, act in enumerate(CHANGES):
+        with subtests.test(number=number):
+            with pytest.raises(Invalid, match="names that start with ␞"):
+                act(store)
+            with pytest.raises(Invalid, match="names that start with ␞"), store.transaction() as together:
+                together.put(LINE, {})
+            assert store.state(agent="a").history() == before
 
 
 def test_a_saver_lists_no_state(store: Store) -> None:

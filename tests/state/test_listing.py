@@ -13,7 +13,8 @@ from holdfast import Policy, Store
 from holdfast.checkpoints import to_datetime
 from holdfast.errors import Denied, Invalid, NotFound
 from holdfast.state.listing import ScopeInfo
-from tests.state.kit import Clock, Watched, awaited, store_on
+from tests.state.kit import Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Store:
-    return store_on(Watched(), clock)
+    return store_on(InterferingBackend(), clock)
 
 
 def texts(found: list[ScopeInfo]) -> list[str]:
@@ -213,7 +214,7 @@ DOINGS = st.lists(
 @given(DOINGS, st.data())
 def test_a_difference_makes_one_state_of_the_other(doings: list[Any], data: st.DataObject) -> None:
     clock = Clock()
-    store = store_on(Watched(), clock)
+    store = store_on(InterferingBackend(), clock)
     state = store.state(agent="a")
     moments: list[Any] = [0, to_datetime(clock.now)]
     for what, *about in doings:

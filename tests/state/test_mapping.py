@@ -19,7 +19,8 @@ from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
 from holdfast.security.patterns import matcher
 from holdfast.store import Store as StoreClass
 from tests.codec.values import identical, values
-from tests.state.kit import Clock, Watched, awaited, store_on
+from tests.state.kit import Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_patches(store: Store) -> None:
 @pytest.mark.parametrize("folded", [False, True])
 def test_only_the_change_is_stored(folded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.state.writing.FOLD_EVERY", 3 if folded else 1000)
-    backend = Watched()
+    backend = InterferingBackend()
     state = store_on(backend, Clock()).state(agent="a")
     state["map"] = {f"key {n}": f"a value of some length, {n}" for n in range(2000)}
     state["list"] = [f"an entry of some length, {n}" for n in range(2000)]
@@ -159,21 +160,20 @@ def test_changing_by_a_function(store: Store) -> None:
 
 
 def test_nothing_of_others_is_lost_by_a_function() -> None:
-    backend = Watched()
+    backend = InterferingBackend()
     one, other = [store_on(backend, Clock()).state(agent="a") for _ in range(2)]
     one["n"] = 1
-    backend.meanwhile = lambda: other.change("n", lambda value: value + 10)
-    assert one.change("n", lambda value: value + 1) == 12
+    with backend.interfere(lambda: other.change("n", lambda value: value + 10)):
+        assert one.change("n", lambda value: value + 1) == 12
 
 
 def test_writers_of_other_keys_are_no_conflict() -> None:
-    backend = Watched()
+    backend = InterferingBackend()
     one, other = [store_on(backend, Clock()).state(agent="a") for _ in range(2)]
     version = one.set("mine", 1)
-    backend.meanwhile = lambda: other.set("theirs", 1)
-    assert one.set("mine", 2, expected=version) == 3
-    backend.meanwhile = lambda: other.set("mine", "theirs")
-    with pytest.raises(Conflict):
+    with backend.interfere(lambda: other.set("theirs", 1)):
+        assert one.set("mine", 2, expected=version) == 3
+    with pytest.raises(Conflict), backend.interfere(lambda: other.set("mine", "theirs")):
         one.set("mine", 3, expected=3)
 
 
@@ -193,7 +193,7 @@ def test_pages_are_those_of_a_sorted_list(
     changes: list[tuple[str, str]], prefix: str, pattern: str, limit: int
 ) -> None:
     clock = Clock()
-    state, model = store_on(Watched(), clock).state(agent="a"), set[str]()
+    state, model = store_on(InterferingBackend(), clock).state(agent="a"), set[str]()
     for key, action in changes:
         if action == "set":
             state[key] = key
@@ -225,7 +225,7 @@ def test_pages_are_those_of_a_sorted_list(
 
 def test_keys_expire() -> None:
     clock = Clock()
-    state = store_on(Watched(), clock).state(agent="a")
+    state = store_on(InterferingBackend(), clock).state(agent="a")
     state.set("k", 1, ttl=10)
     state.set("delta", 1, ttl=timedelta(seconds=20))
     item = state.item("k")
@@ -246,7 +246,7 @@ def test_keys_expire() -> None:
 
 def test_what_keeps_the_expiry_and_what_does_not() -> None:
     clock = Clock()
-    state = store_on(Watched(), clock).state(agent="a")
+    state = store_on(InterferingBackend(), clock).state(agent="a")
     for key in ("set", "patch", "change", "never"):
         state.set(key, {"n": 1}, ttl=10)
     state["set"] = 2

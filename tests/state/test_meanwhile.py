@@ -15,24 +15,12 @@ from holdfast.engine.records import Branch, Point
 from holdfast.engine.rewrite import Choice
 from holdfast.errors import Conflict, Invalid
 from holdfast.state.scoped import State
-from tests.state.kit import Clock, Watched, store_on
+from tests.state.kit import Clock, store_on
 from tests.state.test_transactions import refused
+from tests.support.interference import InterferingBackend
 
 
-class Read(Watched):
-    """Others can also do something just after a read."""
-
-    after: Callable[[], object] | None = None
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await super().read(queries)
-        after, self.after = self.after, None
-        if after is not None:
-            after()
-        return found
-
-
-class Reading(Watched):
+class Reading(InterferingBackend):
     """Counts the bytes that are read."""
 
     taken = 0
@@ -57,7 +45,7 @@ def delete(store: Store, state: State) -> None:
 
 
 def test_what_was_the_latest_is_pruned_while_it_is_read() -> None:
-    backend, clock = Read(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     mine, theirs = store_on(backend, clock), store_on(backend, clock)
     state, other = mine.state(agent="a"), theirs.state(agent="a")
     state.batch({"n": 1, "m": 1})
@@ -73,11 +61,11 @@ def test_what_was_the_latest_is_pruned_while_it_is_read() -> None:
     ]
     for number, look in enumerate(looks, 2):
         mine.engine.ground.cache.clear()
-        backend.after = meanwhile
-        assert look() == number
+        with backend.interfere(meanwhile, "read", after=True):
+            assert look() == number
     mine.engine.ground.cache.clear()
-    backend.after = lambda: delete(theirs, other)
-    assert state.get("n") is None
+    with backend.interfere(lambda: delete(theirs, other), "read", after=True):
+        assert state.get("n") is None
     assert list(state) == []
 
 
@@ -103,7 +91,7 @@ def test_a_transaction_begins_anew_where_its_reads_are_pruned() -> None:
 @pytest.mark.parametrize("written", ["a", "b"])
 def test_a_scope_made_anew_is_another_one(written: str) -> None:
     """Versions start anew with it, and tell nothing of what was read before."""
-    backend, clock = Watched(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     mine, theirs = store_on(backend, clock), store_on(backend, clock)
     mine.state(agent="a")["n"] = 1
 
@@ -113,10 +101,9 @@ def test_a_scope_made_anew_is_another_one(written: str) -> None:
         other["n"] = 100
         other["m"] = 1
 
-    with refused() as caught, mine.transaction() as together:
+    with refused() as caught, backend.interfere(meanwhile), mine.transaction() as together:
         seen = together.state(agent="a")["n"]
         together.state(agent=written)["n"] = seen + 1
-        backend.meanwhile = meanwhile
     assert caught.value.code == "version-mismatch"
     assert dict(mine.state(agent="a")) == {"n": 100, "m": 1}
 
@@ -134,12 +121,12 @@ def test_what_expires_before_the_end_is_out_of_date(written: str) -> None:
 
 
 def test_a_default_is_the_same_at_each_attempt() -> None:
-    backend = Watched()
+    backend = InterferingBackend()
     store = store_on(backend, Clock())
     state, default = store.state(agent="a"), list[int]()
     state["x"] = 1
-    backend.meanwhile = lambda: store_on(backend, Clock()).state(agent="a").set("beside", 1)
-    assert state.change("k", lambda value: value.append(1) or value, default=default) == [1]
+    with backend.interfere(lambda: store_on(backend, Clock()).state(agent="a").set("beside", 1)):
+        assert state.change("k", lambda value: value.append(1) or value, default=default) == [1]
     assert default == []
 
 
@@ -165,17 +152,17 @@ def test_a_rollback_brings_back_when_keys_expire() -> None:
 
 
 def test_popping_is_one_change() -> None:
-    backend, clock = Watched(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     mine, theirs = store_on(backend, clock).state(agent="a"), store_on(backend, clock).state(agent="a")
     mine["job"] = 1
-    backend.meanwhile = lambda: theirs.set("job", 2)
-    assert mine.pop("job") == 2, "what it takes away is what it returns"
+    with backend.interfere(lambda: theirs.set("job", 2)):
+        assert mine.pop("job") == 2, "what it takes away is what it returns"
     mine["job"] = 3
-    backend.meanwhile = lambda: theirs.pop("job")
-    assert mine.pop("job", "none") == "none"
+    with backend.interfere(lambda: theirs.pop("job")):
+        assert mine.pop("job", "none") == "none"
     mine.update({"a": None, "b": 2})
-    backend.meanwhile = lambda: theirs.pop("a")
-    assert mine.popitem() == ("b", 2)
+    with backend.interfere(lambda: theirs.pop("a")):
+        assert mine.popitem() == ("b", 2)
     theirs["none"] = None
     assert mine.popitem() == ("none", None)
     with pytest.raises(KeyError):
@@ -183,10 +170,10 @@ def test_popping_is_one_change() -> None:
 
 
 def test_a_default_is_set_by_one() -> None:
-    backend, clock = Watched(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     mine, theirs = store_on(backend, clock).state(agent="a"), store_on(backend, clock).state(agent="a")
-    backend.meanwhile = lambda: theirs.set("leader", "them")
-    assert mine.setdefault("leader", "me") == "them"
+    with backend.interfere(lambda: theirs.set("leader", "them")):
+        assert mine.setdefault("leader", "me") == "them"
     assert mine["leader"] == "them"
 
 
@@ -198,7 +185,7 @@ def test_an_update_is_one_step() -> None:
 
 
 def test_keys_that_go_while_others_are_read_are_no_error() -> None:
-    backend = Read()
+    backend = InterferingBackend()
     state = store_on(backend, Clock()).state(agent="a")
     state.update({"a": 1, "b": 2})
     items, values = iter(state.items()), iter(state.values())

@@ -11,7 +11,8 @@ import holdfast
 from holdfast import MISSING, Store
 from holdfast.checkpoints import to_datetime
 from holdfast.errors import Conflict, Invalid, NotFound
-from tests.state.kit import Clock, Watched, store_on
+from tests.state.kit import Clock, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(clock: Clock) -> Store:
-    return store_on(Watched(), clock)
+    return store_on(InterferingBackend(), clock)
 
 
 def test_the_history_of_keys(store: Store, clock: Clock) -> None:
@@ -108,12 +109,12 @@ def test_rolling_back(store: Store) -> None:
 
 def test_what_others_change_meanwhile_is_not_rolled_back_by_mistake() -> None:
     """A rollback is worked out against the state that it is committed on."""
-    backend, clock = Watched(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     one, other = [store_on(backend, clock).state(agent="a") for _ in range(2)]
     one["k"] = 1
     one["k"] = 2
-    backend.meanwhile = lambda: other.set("new", 1)
-    one.rollback(1)
+    with backend.interfere(lambda: other.set("new", 1)):
+        one.rollback(1)
     assert dict(one) == {"k": 1}, "the scope is as it was then"
 
 
@@ -195,11 +196,11 @@ def test_copying_and_moving(store: Store, clock: Clock) -> None:
 
 
 def test_nothing_is_lost_that_others_write_while_a_scope_is_moved() -> None:
-    backend, clock = Watched(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     stores = [store_on(backend, clock) for _ in range(2)]
     one = stores[0].state(agent="one")
     one["a"] = 1
-    backend.meanwhile = lambda: stores[1].state(agent="one").set("late", 2)
-    assert one.move_to(stores[0].state(agent="two")) == 2
+    with backend.interfere(lambda: stores[1].state(agent="one").set("late", 2)):
+        assert one.move_to(stores[0].state(agent="two")) == 2
     assert dict(stores[1].state(agent="two")) == {"a": 1, "late": 2}
     assert dict(one) == {}

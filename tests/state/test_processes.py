@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from tests.servers.places import place
+from tests.support.nightly import mostly_nightly
 
 
 def at_once(url: str, what: str, processes: int, count: int) -> None:
@@ -34,7 +35,15 @@ def at_once(url: str, what: str, processes: int, count: int) -> None:
         assert [worker.returncode for worker in workers] == [0] * processes
 
 
-@pytest.mark.parametrize(("kind", "processes", "count"), [("sqlite", 16, 6), ("postgres", 4, 6)])
+@pytest.mark.parametrize(
+    ("kind", "processes", "count"),
+    [
+        ("sqlite", 3, 10),
+        ("postgres", 2, 10),
+        pytest.param("sqlite", 16, 6, marks=pytest.mark.nightly),
+        pytest.param("postgres", 4, 6, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_counter_loses_nothing(kind: str, processes: int, count: int, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url) as store:
@@ -45,10 +54,10 @@ def test_a_counter_loses_nothing(kind: str, processes: int, count: int, tmp_path
         assert store.verify().findings == []
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", mostly_nightly(["sqlite", "postgres"], daily=["sqlite"]))
 def test_different_keys_of_one_scope_never_conflict(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url) as store:
-        at_once(url, "keys", 4, 15)
-        assert dict(store.state(workflow="w")) == {f"p{n}": 14 for n in range(4)}
+        at_once(url, "keys", 3, 20)
+        assert dict(store.state(workflow="w")) == {f"p{n}": 19 for n in range(3)}
         assert len(store.state(workflow="w").history(limit=1000)) == 60

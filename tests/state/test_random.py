@@ -269,7 +269,15 @@ class Machine(RuleBasedStateMachine):
         assert self.store.verify().findings == []
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("memory", 40), ("sqlite", 15), ("postgres", 6), ("mongodb", 5)])
+@pytest.mark.parametrize(
+    ("kind", "examples"),
+    [
+        ("memory", 40),
+        ("sqlite", 15),
+        pytest.param("postgres", 6, marks=pytest.mark.nightly),
+        pytest.param("mongodb", 5, marks=pytest.mark.nightly),
+    ],
+)
 def test_scoped_state(kind: str, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "FOLD_EVERY", 5)
     machine = type("Machine", (Machine,), {"url": place(kind, tmp_path)})

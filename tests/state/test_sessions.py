@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -383,32 +386,34 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
     assert store.state(session="archive", agent="late")["k"] == 2
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, store: Store, what: Any, times: int = 1) -> None:
-    """Have others do something right after a record was read; the first so many times."""
-    get, left = Records.get, [times, True]
+@contextmanager
+def interference(act: Callable[[], object], times: int | None = 1) -> Iterator[None]:
+    """Have others act right after a record was read: the first so many times, or always. Fails if they never do."""
+    get, struck, acting = Records.get, 0, False
 
     async def interfered(self: Records, id: str) -> Any:
+        nonlocal struck, acting
         record = await get(self, id)
-        if left[0] and left[1]:
-            left[:] = [left[0] - 1, False]
-            what()
-            left[1] = True
+        if not acting and (times is None or struck < times):
+            acting, struck = True, struck + 1
+            act()
+            acting = False
         return record
 
-    monkeypatch.setattr(Records, "get", interfered)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Records, "get", interfered)
+        yield
+    assert struck == times or (times is None and struck)
 
 
 @pytest.mark.parametrize("action", ["update", "end", "delete", "resume"])
-def test_who_is_interrupted_by_others_goes_on_with_what_they_made(
-    store: Store, monkeypatch: pytest.MonkeyPatch, action: str
-) -> None:
+def test_who_is_interrupted_by_others_goes_on_with_what_they_made(store: Store, action: str) -> None:
     store.sessions.start("s1", on_end="archive").state["k"] = 1
     if action == "resume":
         store.sessions.end("s1")
     given = ({"mine": 1},) if action == "update" else ()
-    with monkeypatch.context() as patched:
-        # The first read is that of whoever asks whether it may be done.
-        meanwhile(patched, store, lambda: store.sessions.update("s1", {"other": 1}), times=2)
+    # The first read is that of whoever asks whether it may be done.
+    with interference(lambda: store.sessions.update("s1", {"other": 1}), times=2):
         getattr(store.sessions, action)("s1", *given)
     if action == "delete":
         assert store.sessions.list() == []
@@ -417,31 +422,30 @@ def test_who_is_interrupted_by_others_goes_on_with_what_they_made(
     assert session.metadata == {"other": 1, **(given[0] if given else {})}
     assert session.status == ("archived" if action == "end" else "active")
     assert dict(session.state) == ({} if action == "end" else {"k": 1})
-    with monkeypatch.context() as patched:
-        if action == "resume":
-            store.sessions.end("s1")
-        number = iter(range(1000))
-        meanwhile(patched, store, lambda: store.sessions.update("s1", {"n": next(number)}), times=1000)
-        with pytest.raises(Conflict, match="changed 100 times"):
-            getattr(store.sessions, action if action != "end" else "delete")("s1", *given)
+    if action == "resume":
+        store.sessions.end("s1")
+    numbers = count()
+    with (
+        interference(lambda: store.sessions.update("s1", {"n": next(numbers)}), times=None),
+        pytest.raises(Conflict, match="changed 100 times"),
+    ):
+        getattr(store.sessions, action if action != "end" else "delete")("s1", *given)
 
 
-def test_a_session_that_ends_while_it_is_resumed_is_restored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_ends_while_it_is_resumed_is_restored(store: Store) -> None:
     store.sessions.start("s1", on_end="archive").state["k"] = 1
-    with monkeypatch.context() as patched:
-        meanwhile(patched, store, lambda: store.sessions.end("s1"), times=2)
+    with interference(lambda: store.sessions.end("s1"), times=2):
         session = store.sessions.resume("s1")
     assert (session.status, dict(session.state)) == ("active", {"k": 1})
 
 
-def test_two_who_collect_do_it_once(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_collect_do_it_once(store: Store, clock: Clock) -> None:
     for on_end in ("delete", "archive", "keep"):
         store.sessions.start(on_end, idle=60, on_end=on_end, retention=60).state["k"] = 1
     for counts in ((3, 0), (0, 2)):
         clock.now += HOUR
         found: list[Any] = []
-        with monkeypatch.context() as patched:
-            meanwhile(patched, store, lambda found=found: found.append(store.sessions.collect()))
+        with interference(lambda found=found: found.append(store.sessions.collect())):  # type: ignore[misc]
             found.append(store.sessions.collect())
         assert (sum(each.ended for each in found), sum(each.forgotten for each in found)) == counts
     assert ids(store.sessions.list()) == ["keep"]

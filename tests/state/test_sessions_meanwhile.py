@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -10,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Query, Row
+from holdfast.backends.port import Backend
 from holdfast.backends.sqlite import SQLite
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Denied, NotFound, Veto
 from holdfast.hooks.calls import Call
 from holdfast.state.session_records import OnEnd
 from holdfast.store import Store
 from tests.state.kit import Clock, store_on
+from tests.support.interference import InterferingBackend, Moment, at_every_moment
 
 IDLE = 60
 OLD, NEW, LATE = ({"agent": name} for name in ("old", "new", "late"))
@@ -27,37 +26,14 @@ SCOPES: tuple[dict[str, str], ...] = ({}, OLD, NEW, LATE)
 Acknowledged = list[tuple[dict[str, str], str]]
 
 
-class Pausing(Wrapper):
-    """Has somebody else do something before one of the calls that follow."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self.left = 0
-        self.other: Callable[[], object] | None = None
-
-    def _pause(self) -> None:
-        self.left -= 1
-        if self.left < 0 and self.other is not None:
-            other, self.other = self.other, None
-            other()
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        self._pause()
-        return await super().read(queries)
-
-    async def apply(self, batch: Batch) -> int | None:
-        self._pause()
-        return await super().apply(batch)
-
-
 class Run:
     """A session, somebody who does something to it, and another who does something else meanwhile."""
 
     def __init__(self, backend: Backend, tenant: str, on_end: OnEnd, *, expired: bool, same: bool) -> None:
         self.clock, self.on_end = Clock(), on_end
         self._backend, self._tenant = backend, tenant
-        self._pausing = Pausing(backend)
-        self._store = store_on(self._pausing, self.clock, tenant)
+        self._interfering = InterferingBackend(backend)
+        self._store = store_on(self._interfering, self.clock, tenant)
         self._other = self._store if same else self.fresh()
         self.acknowledged: Acknowledged = []
         self.updated = False
@@ -104,18 +80,15 @@ class Run:
             case _:
                 getattr(store.sessions, what)(*(() if what == "collect" else ("s",)))
 
-    def go(self, first: str, second: str, pause: int) -> bool:
-        """The second before so many calls of the first. False if the first has not so many."""
+    def go(self, first: str, second: str, moment: Moment) -> None:
+        """Do the first, and the second at a moment of it."""
 
         def other() -> None:
             with suppress(Conflict, Denied, NotFound):
                 self.do(second, self._other)
 
-        self._pausing.left, self._pausing.other = pause, other
-        with suppress(Conflict, Denied, NotFound):
+        with moment.interfere(self._interfering, other), suppress(Conflict, Denied, NotFound):
             self.do(first, self._store)
-        done, self._pausing.other = self._pausing.other is None, None
-        return done
 
     def check(self) -> None:
         """All that was acknowledged is there, or all of it is gone that was to go."""
@@ -146,34 +119,34 @@ def test_whatever_others_do_meanwhile(kind: str, first: str, on_end: OnEnd, tmp_
     backend: Backend = (
         Memory() if kind == "memory" else run(SQLite.open(f"sqlite:///{tmp_path}/s.db", synchronous="normal"))
     )
-    numbers = count()
+    numbers, stride = count(), 1 if kind == "memory" else 3
     try:
         for second in SECONDS[3:] if first == "resume" else SECONDS:
             for same in (True, False) if kind == "memory" else (False,):
-                for pause in count():
+
+                def scenario(moment: Moment, second: str = second, same: bool = same) -> None:
                     each = Run(backend, str(next(numbers)), on_end, expired=first == "collect", same=same)
                     if first == "resume":
                         each.do("end", each.fresh())
-                    if not each.go(first, second, pause):
-                        break
+                    each.go(first, second, moment)
                     each.check()
-                assert pause > 0
+
+                at_every_moment(scenario, ["any"], at_least=3 if stride == 1 else 1, stride=stride)
     finally:
         run(backend.close())
 
 
 def test_a_session_that_ends_meanwhile_is_not_restored_if_hooks_object() -> None:
     clock = Clock()
-    pausing = Pausing(Memory())
-    store = store_on(pausing, clock)
+    backend = InterferingBackend()
+    store = store_on(backend, clock)
     session = store.sessions.start("s", on_end="archive")
 
     @store.hooks.before("session.restore", inline=True)
     def objects(_: Call) -> None:
         raise Veto("not again")
 
-    pausing.left, pausing.other = 2, session.end
-    with pytest.raises(Veto):
+    with pytest.raises(Veto), backend.interfere(session.end, "any", at=2):
         store.sessions.resume("s")
     assert store.sessions.get("s").status == "archived"
 
@@ -182,12 +155,12 @@ def test_a_session_that_ends_meanwhile_is_not_restored_if_hooks_object() -> None
 def test_metadata_that_compares_oddly(value: object) -> None:
     """NaN is unlike itself, and 1 like True."""
     clock = Clock()
-    pausing = Pausing(Memory())
-    store = store_on(pausing, clock)
+    backend = InterferingBackend()
+    store = store_on(backend, clock)
     store.sessions.start("s", on_end="archive", idle=IDLE, metadata={"odd": value})
     store.sessions.start("t", idle=IDLE)
-    pausing.left, pausing.other = 1, lambda: store.sessions.update("s", {"odd": True})
-    store.sessions.end("s")
+    with backend.interfere(lambda: store.sessions.update("s", {"odd": True}), "any", at=1):
+        store.sessions.end("s")
     assert store.sessions.get("s").metadata["odd"] is True
     store.sessions.resume("s")
     store.sessions.update("s", {"odd": value})

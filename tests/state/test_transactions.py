@@ -13,7 +13,8 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.errors import Conflict, Invalid
-from tests.state.kit import Clock, Watched, awaited, store_on
+from tests.state.kit import Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_all_or_none(store: Store) -> None:
 
 
 def test_a_batch_is_one_for_all_scopes() -> None:
-    backend = Watched()
+    backend = InterferingBackend()
     store = store_on(backend, Clock())
     with store.transaction() as together:
         for n in range(5):
@@ -118,26 +119,26 @@ def test_write_skew_is_refused(store: Store) -> None:
 
 def test_write_skew_at_the_last_moment_is_refused() -> None:
     """The other one commits after everything was checked, and before the batch is made."""
-    backend, clock = Watched(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     mine, theirs = store_on(backend, clock), store_on(backend, clock)
     mine.state(agent="one")["on"] = True
     mine.state(agent="other")["on"] = True
-    with refused(), mine.transaction() as together:
+    meanwhile = backend.interfere(lambda: theirs.state(agent="other").set("on", False))
+    with refused(), meanwhile, mine.transaction() as together:
         assert together.state(agent="other")["on"]
         together.state(agent="one")["on"] = False
-        backend.meanwhile = lambda: theirs.state(agent="other").set("on", False)
     assert mine.state(agent="one")["on"] is True
     # Others who write beside it do no harm.
-    with mine.transaction() as together:
+    meanwhile = backend.interfere(lambda: theirs.state(agent="other").set("beside", 1))
+    with meanwhile, mine.transaction() as together:
         assert not together.state(agent="other")["on"]
         together.state(agent="one")["on"] = False
-        backend.meanwhile = lambda: theirs.state(agent="other").set("beside", 1)
     assert mine.state(agent="one")["on"] is False
     # Nor does a scope that is made, of which something was found not to be there.
-    with refused(), mine.transaction() as together:
+    meanwhile = backend.interfere(lambda: theirs.state(agent="new").set("k", 1))
+    with refused(), meanwhile, mine.transaction() as together:
         assert "k" not in together.state(agent="new")
         together.state(agent="one")["on"] = True
-        backend.meanwhile = lambda: theirs.state(agent="new").set("k", 1)
 
 
 def test_reads_of_a_scope_are_of_one_moment(store: Store) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import MISSING, Store
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Get, Put, Query, Row, Scan
+from holdfast.backends.port import Delete, Get, Put, Query, Scan
 from holdfast.backends.spaces import STEPS
-from holdfast.backends.wrap import Wrapper
 from holdfast.engine.drivers import run
 from holdfast.errors import Denied, Invalid
 from holdfast.model.scopes import Scope
@@ -32,6 +31,8 @@ from holdfast.state.watching import Changed
 from tests.agents.autosaved import patiently, timely
 from tests.servers.places import place
 from tests.state.kit import Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
@@ -193,33 +194,23 @@ def test_a_cursor_stays_good_when_what_was_told_is_pruned(store: Store) -> None:
     assert [change.value for change in watch.poll()] == ["next", "last"]
 
 
-class Overtaken(Wrapper):
-    """A store in memory, to which others write just after something was read."""
-
-    def __init__(self) -> None:
-        super().__init__(Memory())
-        self.then: Callable[[], object] | None = None
-        """Called once, after the next read of steps with their bodies."""
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        found = await super().read(queries)
-        if any(isinstance(query, Scan) and query.bodies and query.space is STEPS for query in queries):
-            then, self.then = self.then, None
-            if then is not None:
-                then()
-        return found
-
-
 def test_what_is_pruned_while_it_is_told_is_told_as_such() -> None:
-    backend, clock = Overtaken(), Clock()
+    backend, clock = InterferingBackend(), Clock()
     store, other = store_on(backend, clock), store_on(backend, clock)
     watch = store.state(agent="a").watch()
     state = other.state(agent="a")
     state["map"] = {f"key {n}": "a value of some length" for n in range(50)}
     state.patch("map", {"key 1": "changed"})
     state["k"] = "last"
-    backend.then = lambda: other.prune(threads=state.scope.line, keep_last=1)
-    first = watch.poll()
+
+    def of_steps(queries: Sequence[Query]) -> bool:
+        return any(isinstance(query, Scan) and query.bodies and query.space is STEPS for query in queries)
+
+    def prune() -> None:
+        other.prune(threads=state.scope.line, keep_last=1)
+
+    with backend.interfere(prune, "read", after=True, where=of_steps):
+        first = watch.poll()
     assert [(change.key, change.action) for change in first] == [("map", "set")]
     assert told(watch.poll()) == [("", "pruned", 2, 2, MISSING), ("k", "set", 0, 3, "last")]
 
@@ -344,7 +335,9 @@ def test_what_answers_a_change_says_so(store: Store) -> None:
         assert correlation
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file", "postgres", "mongodb", "redis", "s3"])
+@pytest.mark.parametrize(
+    "kind", mostly_nightly(["sqlite", "file", "postgres", "mongodb", "redis", "s3"], daily=["sqlite", "postgres"])
+)
 def test_changes_of_another_process_are_seen_within_a_second(kind: str, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     command = [sys.executable, "-m", "tests.state.state_worker", url, "time", "", "5"]

@@ -23,7 +23,8 @@ from holdfast import (
 from holdfast.autosave import Moment
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Invalid, NotFound
-from tests.store.stores import Interrupted, aover
+from tests.store.stores import aover
+from tests.support.interference import InterferingBackend
 
 
 class Clock:
@@ -204,7 +205,7 @@ def test_under_asyncio(url: str) -> None:
 
 
 def test_what_changes_during_a_save_is_saved_at_the_end() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store = aover(backend)
     state = {"n": 0}
     autosave = AsyncAutosave(store, "t", lambda: state, OnEvent("now"))
@@ -215,8 +216,8 @@ def test_what_changes_during_a_save_is_saved_at_the_end() -> None:
 
     async def go() -> None:
         async with autosave:
-            backend.meanwhile = another_task
-            await autosave.event("now")
+            with backend.interfere(another_task):
+                await autosave.event("now")
         assert (await store.get("t")).state == {"n": 1}
 
     asyncio.run(go())

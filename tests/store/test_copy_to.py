@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +41,8 @@ from tests.engine.pruned import dropping_ids, prune
 from tests.engine.rows import check_rows, rows_of, showing
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
+from tests.support.interference import InterferingBackend
+from tests.support.nightly import mostly_nightly
 
 LARGE = random.Random(2).randbytes(150_000)
 
@@ -91,7 +92,7 @@ def check_same(source: Store, target: Store) -> None:
 # All of it --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", DURABLE)
+@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=[kind for kind in DURABLE if kind != "pgbouncer"]))
 def test_a_store_is_copied_to_another_of_any_kind_and_back(to: str, tmp_path: Path) -> None:
     source, back = store_on(Memory(), fold_every=4), store_on(Memory())
     fill(source)
@@ -292,20 +293,30 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
             check_rows(on)
 
 
+COPIER = """
+import signal, sys
+import holdfast
+from holdfast.backends.sqlite import SQLite
+from holdfast.engine.drivers import run
+from tests.engine.lines import store_on
+from tests.support.interference import InterferingBackend
+
+one, other = sys.argv[1:]
+backend = InterferingBackend(run(SQLite.open(other)))
+with holdfast.open(one) as source, backend.interfere(lambda: signal.raise_signal(signal.SIGKILL), at=3):
+    source.copy_to(store_on(backend))
+"""
+
+
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     one, other = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/other.db"
     with holdfast.open(one, synchronous="normal") as source:
         fill(source, 12, 40)
-    command = f"import holdfast; print(flush=True); holdfast.open({one!r}).copy_to({other!r})"
-    for wait in (0.05, 0.2, 0.4):
-        child = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        child.stdout.readline()
-        time.sleep(wait)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", COPIER, one, other], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
     with holdfast.open(one) as source, holdfast.open(other) as target:
+        assert 0 < len(target.threads()) < 12
         for thread in target.threads():
             assert len(target.log(thread.thread)) == 42
         source.copy_to(target)
@@ -321,12 +332,14 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
         fill(source, 4, 20)
         stop = threading.Event()
         failed: list[BaseException] = []
+        written = threading.Event()
 
         def write() -> None:
             try:
                 for n in range(10_000):
                     if stop.is_set():
                         return
+                    written.set()
                     writer.put(f"thread {n % 5}", {"n": n, "messages": [str(m) for m in range(n % 50)]})
                     if n % 20 == 19:
                         writer.compact(f"thread {n % 5}")
@@ -340,6 +353,7 @@ def test_writers_go_on_meanwhile(tmp_path: Path) -> None:
         thread = threading.Thread(target=write)
         thread.start()
         try:
+            assert written.wait(60)
             first = source.copy_to(target)
             assert set(first.changing) <= {f"thread {n}" for n in range(5)}
             for each in target.threads():
@@ -389,56 +403,33 @@ def test_copies_at_once_end_with_the_same(tmp_path: Path) -> None:
         check_same(source, target)
 
 
-class Sly(Wrapper):
-    """Does something just before a step is copied."""
-
-    act: Callable[[], object] | None = None
-
-    async def apply(self, batch: Batch) -> int | None:
-        act = self.act
-        if act is not None and any(change.space is STEPS for change in batch):
-            self.act = None
-            act()
-        return await self.inner.apply(batch)
-
-
 def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
-    source, on = store_on(Memory(), fold_every=1), Sly(Memory())
+    source, on = store_on(Memory(), fold_every=1), InterferingBackend()
     source.put("t", {"n": 1})
     source.copy_to(store_on(on))
     source.put("t", {"n": 2})
     there = store_on(on.inner, fold_every=1)
-    on.act = lambda: there.put("t", {"theirs": 1}, branch="main")
-    with pytest.raises(Conflict, match="that it has not here"):
+
+    def of_steps(batch: Batch) -> bool:
+        return any(change.space is STEPS for change in batch)
+
+    theirs = on.interfere(lambda: there.put("t", {"theirs": 1}, branch="main"), where=of_steps)
+    with pytest.raises(Conflict, match="that it has not here"), theirs:
         source.copy_to(store_on(on))
     assert store_on(on.inner).get("t").state == {"theirs": 1}
     assert run(verify(Ground(on.inner), Line("", "t"))).findings == []
 
 
-class Busy(Wrapper):
-    """Something is written before every look at a thread's outline."""
-
-    store: Store | None = None
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        store, self.store = self.store, None
-        if store is not None:
-            await Store.put(store, "busy", {"at": time.monotonic_ns()})
-            self.store = store
-        return await self.inner.read(queries)
-
-
 def test_threads_that_keep_changing_are_named() -> None:
-    busy = Busy(Memory())
+    busy = InterferingBackend()
     source = store_on(busy)
     source.put("busy", {"n": 1})
     source.put("quiet", {"n": 1})
-    busy.store = store_on(busy.inner)
-    target = store_on(Memory())
-    report = source.copy_to(target)
+    other, target = store_on(busy.inner), store_on(Memory())
+    with busy.interfere(lambda: other.put("busy", {"at": time.monotonic_ns()}), "read", times=None):
+        report = source.copy_to(target)
     assert report.changing == ("busy",)
     assert run(verify(target.engine.ground, Line("", "busy"))).findings == []
-    busy.store = None
     assert source.copy_to(target).changing == ()
     check_same(source, target)
 
@@ -570,23 +561,24 @@ def test_a_copy_that_was_not_kept_is_found_out() -> None:
         source.copy_to(target)
 
 
-class Sweeping(Wrapper):
-    """A store in which a rewrite of a thread removes what its old form needed, a bit before each look at the thread."""
-
-    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
-        if any(isinstance(each, Scan) and each[:2] == (LINES, ("", "thread 1")) for each in queries):
-            (old,) = await self.inner.read([Scan(NODES, ("", "thread 1", 999), limit=1)])
-            await self.inner.apply([Delete(NODES, row.key) for row in old])
-        return await self.inner.read(queries)
-
-
 def test_a_thread_that_is_being_swept_is_not_said_to_be_wrong() -> None:
     on = Memory()
     fill(store_on(on, fold_every=4))
     line = Line("", "thread 1")
     run(on.apply([Put(NODES, node_row(line, 999, bytes([n]) * 8, b"node")) for n in range(3)]))
-    source, target = store_on(Sweeping(on)), store_on(Memory())
-    assert source.copy_to(target).changing == ()
+    sweeping = InterferingBackend(on)
+    source, target = store_on(sweeping), store_on(Memory())
+
+    def sweep() -> None:
+        (old,) = run(on.read([Scan(NODES, (*line, 999), limit=1)]))
+        run(on.apply([Delete(NODES, row.key) for row in old]))
+
+    def of_the_line(queries: Sequence[Query]) -> bool:
+        return any(isinstance(each, Scan) and each[:2] == (LINES, tuple(line)) for each in queries)
+
+    with sweeping.interfere(sweep, "read", times=None, where=of_the_line) as swept:
+        assert source.copy_to(target).changing == ()
+    assert swept.struck > 1
     check_same(source, target)
 
 

@@ -12,7 +12,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from holdfast import Store
 from holdfast.errors import Conflict, Invalid
-from tests.store.stores import Interrupted, over
+from tests.store.stores import over
+from tests.support.interference import InterferingBackend
 
 
 @dataclass
@@ -194,12 +195,12 @@ def test_an_id_taken_with_another_parent_is_refused(store: Store) -> None:
 
 
 def test_two_writers_of_one_new_id_make_one_checkpoint_of_it() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store = over(backend)
     store.put("t", {"a": 0}, id="0")
     other = over(backend)
-    backend.meanwhile = lambda: other.put("t", {"a": "theirs"}, id="1")
-    store.put("t", {"a": "ours"}, id="1")
+    with backend.interfere(lambda: other.put("t", {"a": "theirs"}, id="1")):
+        store.put("t", {"a": "ours"}, id="1")
     assert [each.parent for each in store.log("t")] == ["0", None]
 
 
@@ -211,11 +212,11 @@ def test_the_same_content_again_with_a_taken_name_is_refused(store: Store) -> No
 
 
 def test_a_revision_with_a_taken_name_is_refused() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store = over(backend)
     store.put("t", {"a": 1}, id="1", name="good")
     store.put("t", {"a": 2}, id="2")
-    backend.patience = 50
+    backend.most_batches = 50
     with pytest.raises(Conflict):
         store.put("t", {"a": 3}, id="2", name="good")
 
@@ -241,7 +242,7 @@ def test_update_changes_just_these_places(store: Store) -> None:
 
 
 def test_updates_add_up_across_folds_and_without_memory() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     expected: dict[str, Any] = {"d": {}, "n": -1}
     store = over(backend, cache_bytes=0)
     store.put("t", expected)

@@ -12,7 +12,8 @@ import pytest
 import holdfast
 from holdfast import Checkpoint, Store
 from holdfast.errors import Conflict
-from tests.store.stores import Interrupted, over
+from tests.store.stores import over
+from tests.support.interference import InterferingBackend
 
 
 def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -139,42 +140,42 @@ def test_refuse_has_one_winner(store: Store) -> None:
 
 
 def test_refuse_at_the_start_of_a_thread() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
-    backend.meanwhile = lambda: other.put("t", {"n": "theirs"})
-    mine = store.put("t", {"n": "mine"})
+    with backend.interfere(lambda: other.put("t", {"n": "theirs"})):
+        mine = store.put("t", {"n": "mine"})
     assert mine.step == 1
     assert store.get("t", step=0).state == {"n": "theirs"}
 
 
 def test_one_who_was_second_goes_on_top() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0, "l": [1]})
-    backend.meanwhile = lambda: other.update("t", {"l": [1, 2], "theirs": 1})
-    mine = store.update("t", {"n": 1})
+    with backend.interfere(lambda: other.update("t", {"l": [1, 2], "theirs": 1})):
+        mine = store.update("t", {"n": 1})
     assert (mine.branch, mine.step) == (0, 2)
     assert store.get("t").state == {"n": 1, "l": [1, 2], "theirs": 1}
 
 
 def test_an_update_without_a_parent_that_is_refused_changes_nothing() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
-    backend.meanwhile = lambda: other.put("t", {"n": "theirs"})
-    with pytest.raises(Conflict, match="another checkpoint follows"):
+    theirs = backend.interfere(lambda: other.put("t", {"n": "theirs"}))
+    with pytest.raises(Conflict, match="another checkpoint follows"), theirs:
         store.update("t", {"n": "mine"}, on_conflict="refuse")
     assert store.get("t").state == {"n": "theirs"}
     assert store.update("t", {"n": "mine"}, on_conflict="refuse").step == 2
 
 
 def test_a_thread_deleted_meanwhile_is_begun_anew() -> None:
-    backend = Interrupted()
+    backend = InterferingBackend()
     store, other = over(backend), over(backend)
     for n in range(3):
         store.put("t", {"n": n})
-    backend.meanwhile = lambda: other.delete("t")
-    again = store.put("t", {"n": "again"})
+    with backend.interfere(lambda: other.delete("t")):
+        again = store.put("t", {"n": "again"})
     assert (again.step, again.parent) == (0, None)
     assert over(backend).get("t").state == {"n": "again"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,16 +87,16 @@ WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_use_is_refused_with_a_reason(store: Store, what: str) -> None:
-    wrong, kind, text = WRONG[what]
+def test_wrong_use_is_refused_with_a_reason(store: Store, subtests: pytest.Subtests) -> None:
     first = store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
-    with pytest.raises(kind, match=f"(?s){text}") as caught:
-        wrong(store)
-    assert type(caught.value) is kind
-    assert [each.thread for each in store.threads()] == ["t"]
-    assert store.log("t") == [first]
-    assert (store.names("t"), store.tags("t"), len(store.branches("t"))) == ({}, {}, 1)
+    for what, (wrong, kind, text) in WRONG.items():
+        with subtests.test(what):
+            with pytest.raises(kind, match=f"(?s){text}") as caught:
+                wrong(store)
+            assert type(caught.value) is kind
+            assert [each.thread for each in store.threads()] == ["t"]
+            assert store.log("t") == [first]
+            assert (store.names("t"), store.tags("t"), len(store.branches("t"))) == ({}, {}, 1)
     assert store.update("t", {"n": 2}).parent == "1"
 
 
@@ -117,13 +118,12 @@ RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
 }
 
 
-@pytest.mark.parametrize("what", RAW)
-def test_wrong_types_are_refused_too(what: str) -> None:
-    wrong, kind = RAW[what]
-    with holdfast.open("memory://") as store:
-        store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
-        with pytest.raises(kind):
-            wrong(store)
+def test_wrong_types_are_refused_too(subtests: pytest.Subtests) -> None:
+    for what, (wrong, kind) in RAW.items():
+        with subtests.test(what), holdfast.open("memory://") as store:
+            store.put("t", {"n": 1, "l": [1], "d": {"k": 1}}, id="1")
+            with pytest.raises(kind):
+                wrong(store)
 
 
 def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> None:
@@ -135,35 +135,36 @@ def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> 
 # Opening and closing ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("url", "options", "text"),
-    [
-        ("agents.db", {}, "no scheme .at agents.db.. Try sqlite:///agents.db"),
-        ("", {}, "no scheme. Try sqlite:///agents.db"),
-        ("nonsense://x", {}, "no backend serves nonsense:// .at nonsense://x.. Known here: az://, .*sqlite://"),
-        ("memory://name", {}, "has no name .at memory://name.. Open memory://"),
-        ("memory://", {"nonsense": 1}, "takes no option 'nonsense'"),
-        ("sqlite:///", {}, "names no SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
-        ("sqlite://x.db", {}, "names no SQLite file"),
-        ("sqlite:///:memory:", {}, "For a store in memory open memory://"),
-        ("sqlite:///no/such/folder/x.db", {}, "cannot be opened.*directory must exist"),
-        ("sqlite:///x.db?nonsense=1", {}, "no option 'nonsense' .*It takes synchronous, busy_timeout and read_only"),
-        ("sqlite:///x.db", {"nonsense": 1}, "no option 'nonsense'"),
-        ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is full or normal"),
-        ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),
-        ("memory://", {"cache_bytes": -1}, "cache_bytes is a number of bytes, not -1"),
-        ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes is a number of bytes, not '64 MB'"),
-        ("memory://", {"cache_bytes": True}, "cache_bytes is a number of bytes, not True"),
-        ("memory://", {"cache_bytes": None}, "cache_bytes is a number of bytes, not None"),
-    ],
-)
+UNOPENED: list[tuple[str, dict[str, Any], str]] = [
+    ("agents.db", {}, "no scheme .at agents.db.. Try sqlite:///agents.db"),
+    ("", {}, "no scheme. Try sqlite:///agents.db"),
+    ("nonsense://x", {}, "no backend serves nonsense:// .at nonsense://x.. Known here: az://, .*sqlite://"),
+    ("memory://name", {}, "has no name .at memory://name.. Open memory://"),
+    ("memory://", {"nonsense": 1}, "takes no option 'nonsense'"),
+    ("sqlite:///", {}, "names no SQLite file .at sqlite:///.. Write sqlite:///agents.db"),
+    ("sqlite://x.db", {}, "names no SQLite file"),
+    ("sqlite:///:memory:", {}, "For a store in memory open memory://"),
+    ("sqlite:///no/such/folder/x.db", {}, "cannot be opened.*directory must exist"),
+    ("sqlite:///x.db?nonsense=1", {}, "no option 'nonsense' .*It takes synchronous, busy_timeout and read_only"),
+    ("sqlite:///x.db", {"nonsense": 1}, "no option 'nonsense'"),
+    ("sqlite:///x.db?synchronous=maybe", {}, "synchronous cannot be 'maybe' .*It is full or normal"),
+    ("sqlite:///x.db", {"busy_timeout": -1}, "busy_timeout cannot be -1"),
+    ("memory://", {"cache_bytes": -1}, "cache_bytes is a number of bytes, not -1"),
+    ("memory://", {"cache_bytes": "64 MB"}, "cache_bytes is a number of bytes, not '64 MB'"),
+    ("memory://", {"cache_bytes": True}, "cache_bytes is a number of bytes, not True"),
+    ("memory://", {"cache_bytes": None}, "cache_bytes is a number of bytes, not None"),
+]
+
+
 def test_a_store_that_can_not_be_opened(
-    url: str, options: dict[str, Any], text: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Config, match=text):
-        holdfast.open(url, **options)
-    assert list(tmp_path.iterdir()) == []
+    for url, options, text in UNOPENED:
+        with subtests.test(url, options=options):
+            with pytest.raises(Config, match=text):
+                holdfast.open(url, **options)
+            assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("tenant", [SURROGATE, LONG, None, 5], ids=["surrogate", "long", "None", "number"])
@@ -194,13 +195,13 @@ CLOSED: dict[str, Callable[[Store], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", CLOSED)
-def test_a_closed_store_says_so(url: str, what: str) -> None:
+def test_a_closed_store_says_so(url: str, subtests: pytest.Subtests) -> None:
     with holdfast.open(url) as store:
         store.put("t", {"a": 1})
     store.close()  # again does nothing
-    with pytest.raises(Unavailable, match="the store is closed .*Open it again"):
-        CLOSED[what](store)
+    for what, call in CLOSED.items():
+        with subtests.test(what), pytest.raises(Unavailable, match="the store is closed .*Open it again"):
+            call(store)
 
 
 def test_a_transaction_on_a_closed_store(url: str) -> None:

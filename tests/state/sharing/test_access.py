@@ -60,16 +60,18 @@ def uses(acting: Any) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("what", uses(store_on(Memory(), Clock())))
-def test_nothing_is_allowed_without_a_grant(store: Store, what: str) -> None:
+def test_nothing_is_allowed_without_a_grant(store: Store, subtests: pytest.Subtests) -> None:
     owner = uses(store)
     for each in ("publish", "subscribe", "ask", "put", "edit"):
         owner[each]()
-    with pytest.raises(Denied):
-        uses(store.acting_as(agent="stranger"))[what]()
-    tried = store.audit(actor="agent:stranger")
-    assert tried
-    assert {each.outcome for each in tried} == {"denied"}
+    for number, what in enumerate(owner):
+        with subtests.test(what):
+            stranger = f"stranger-{number}"
+            with pytest.raises(Denied):
+                uses(store.acting_as(agent=stranger))[what]()
+            tried = store.audit(actor=f"agent:{stranger}")
+            assert tried
+            assert {each.outcome for each in tried} == {"denied"}
 
 
 def test_a_topic_of_an_agents_own_scope_is_its_own(store: Store) -> None:

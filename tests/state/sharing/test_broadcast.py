@@ -20,7 +20,8 @@ from holdfast.state.sharing import chains
 from holdfast.state.sharing.broadcast import Topic
 from holdfast.state.sharing.subscriptions import Subscription
 from holdfast.store import Store
-from tests.state.kit import Clock, Watched, awaited, store_on
+from tests.state.kit import Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_each_subscriber_gets_every_message_in_order(store: Store) -> None:
 
 
 def test_a_page_of_messages_is_one_read() -> None:
-    watched = Watched()
+    watched = InterferingBackend()
     topic = store_on(watched, Clock()).topic("news")
     subscription = topic.subscribe("a", start="start")
     for number in range(20):
@@ -242,10 +243,10 @@ def test_one_who_slept_while_all_it_knew_was_dropped(store: Store) -> None:
 
 
 def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched()
+    watched = InterferingBackend()
     one, other = (store_on(watched, Clock()).topic("news") for _ in range(2))
-    watched.meanwhile = lambda: other.publish("first")
-    assert one.publish("second").number == 2
+    with watched.interfere(lambda: other.publish("first")):
+        assert one.publish("second").number == 2
     assert [message.value for message in one.read()] == ["first", "second"]
     monkeypatch.setattr(chains, "_ATTEMPTS", 0)
     with pytest.raises(Conflict, match="others were first"):
@@ -255,7 +256,7 @@ def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("short")
 def test_a_link_that_is_dropped_while_the_next_is_begun() -> None:
     """What the new link rests on goes before it is stored: another one has begun it by then."""
-    watched = Watched()
+    watched = InterferingBackend()
     one, other = (store_on(watched, Clock()).topic("news") for _ in range(2))
     seen = other.subscribe("a")
     for number in range(4):
@@ -267,8 +268,8 @@ def test_a_link_that_is_dropped_while_the_next_is_begun() -> None:
         values(seen)
         assert other.trim() == 8
 
-    watched.meanwhile = meanwhile
-    assert one.publish(9).number == 10
+    with watched.interfere(meanwhile):
+        assert one.publish(9).number == 10
     assert [message.number for message in other.read()] == [9, 10]
 
 

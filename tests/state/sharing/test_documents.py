@@ -15,7 +15,8 @@ from holdfast.errors import Conflict, Invalid
 from holdfast.history.merging import LEAVE, Clash
 from holdfast.model.missing import MISSING
 from holdfast.store import Store
-from tests.state.kit import Clock, Watched, awaited, store_on
+from tests.state.kit import Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_reading_and_editing(store: Store) -> None:
 
 
 def test_an_edit_is_made_anew_on_what_others_made() -> None:
-    watched = Watched()
+    watched = InterferingBackend()
     mine, other = store_on(watched, Clock()).document("plan"), store_on(watched, Clock()).document("plan")
     given: list[Any] = []
 
@@ -53,8 +54,8 @@ def test_an_edit_is_made_anew_on_what_others_made() -> None:
         value.append(1)
         return value
 
-    watched.meanwhile = lambda: other.edit(lambda value: [*value, 2], default=[])
-    assert mine.edit(edit, default=[]).value == [2, 1]
+    with watched.interfere(lambda: other.edit(lambda value: [*value, 2], default=[])):
+        assert mine.edit(edit, default=[]).value == [2, 1]
     assert given == [[], [2]]
 
 

@@ -18,7 +18,8 @@ from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.security.tracing import correlation, current
 from holdfast.state.sharing.pipeline import Pipeline, Task
 from holdfast.store import Store
-from tests.state.kit import Beats, Clock, Watched, awaited, store_on
+from tests.state.kit import Beats, Clock, awaited, store_on
+from tests.support.interference import InterferingBackend
 
 STAGES = ["fetch", "parse", "store"]
 
@@ -213,7 +214,7 @@ def test_the_stages_are_the_same_for_all(store: Store) -> None:
 
 
 def test_a_step_costs_the_same_however_much_went_through_before() -> None:
-    watched = Watched()
+    watched = InterferingBackend()
     store = store_on(watched, Clock(), cache_bytes=8 << 20)
     pipeline = store.pipeline("ingest", ["a", "b"])
 

@@ -16,6 +16,7 @@ import holdfast
 from holdfast.errors import Unanswered
 from tests.agents.autosaved import patiently, timely
 from tests.state.sharing.worker import LEASE, STAGES
+from tests.support.nightly import mostly_nightly
 
 
 @pytest.fixture
@@ -85,8 +86,9 @@ def test_messages_of_many_processes_are_seen_by_all_in_one_order_within_a_second
         patiently(heard)
 
 
-def test_workers_of_a_pipeline_are_killed_and_each_item_is_handed_on_once(url: str) -> None:
-    count, rounds = 24, 4
+@pytest.mark.parametrize("rounds", mostly_nightly([2, 6], daily=[2]))
+def test_workers_of_a_pipeline_are_killed_and_each_item_is_handed_on_once(url: str, rounds: int) -> None:
+    count = 24
     with holdfast.open(url) as store:
         pipeline = store.pipeline("ingest", STAGES, tries=1000)
         ids = pipeline.put_many([number] for number in range(count))
@@ -133,8 +135,8 @@ def test_a_responder_is_killed_and_there_is_no_other(url: str) -> None:
         assert caught.value.code == "responder-died"
 
 
-def test_eight_processes_edit_one_document_and_lose_no_edit(url: str) -> None:
-    editors, count = 8, 4
+@pytest.mark.parametrize(("editors", "count"), mostly_nightly([(3, 8), (8, 4)], daily=[(3, 8)]))
+def test_processes_edit_one_document_and_lose_no_edit(url: str, editors: int, count: int) -> None:
     with holdfast.open(url) as store:
         document = store.document("plan")
         document.save({"text": "", "list": [], "dict": {}, "count": 0}, 0)
