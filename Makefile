@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself, from the hashed locks in requirements/.
+# Every target sets up .venv automatically, from the hashed locks in requirements/.
 # Needed on the machine: Python 3.11 or newer, and make. Another Python: make PYTHON=/path/to/python VENV=folder
 
 SHELL := /bin/sh
@@ -20,8 +20,8 @@ SOURCES := $(wildcard src tests tools examples benchmarks)
 
 # $(call setup,LEVEL): install what is missing for demo, dev or servers.
 define setup
-	@python="$(or $(wildcard $(PY)),$(PYTHON))"; test -n "$$python" || { echo "Holdfast needs Python 3.11 or newer, and none was found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
-	"$$python" tools/bootstrap.py $(1) $(VENV)
+	@python="$(PYTHON)"; if [ "$(origin PYTHON)" = file ] && "$(PY)" -c '' 2>/dev/null; then python="$(PY)"; fi; test -n "$$python" || { echo "Holdfast needs Python 3.11 or newer, and none was found. Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 1; }; \
+	"$$python" tools/bootstrap.py $(1) "$(VENV)"
 endef
 
 help: ## Show this list
@@ -31,7 +31,7 @@ demo: ## Show what Holdfast does, within a minute
 	$(call setup,demo)
 	@$(PY) examples/demo.py
 
-test: ## Lint, types, layers and the tests of every day, within ten minutes
+test: ## Lint, types, layers and the everyday tests, within ten minutes
 	$(call setup,servers)
 	@$(PY) -m tools.suite test
 

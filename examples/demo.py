@@ -89,6 +89,7 @@ def work(what: str, until: Callable[[], bool] = lambda: False, hangs: str = "") 
             while process.poll() is None and not until():
                 done(sum(entry.what == "finished" for entry in tool_log()))
                 time.sleep(0.05)
+            done(sum(entry.what == "finished" for entry in tool_log()))
             if process.returncode is None:
                 time.sleep(random.uniform(0, 0.5))
         finally:

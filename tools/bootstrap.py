@@ -64,13 +64,16 @@ class Environment:
         wanted = {
             "level": level,
             "uv": digest(locks[:1]),
+            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
             "locks": digest(locks),
             "package": digest([ROOT / "pyproject.toml"]),
         }
         if installed == wanted:
             return
-        if installed.get("uv") != wanted["uv"]:
+        if any(installed.get(name) != wanted[name] for name in ("uv", "python")):
             self._create()
+        # If this is cut short, the next call has to go through it again.
+        self._record.write_text(json.dumps({name: wanted[name] for name in ("uv", "python")}))
         if installed.get("locks") != wanted["locks"]:
             self._install(locks)
         report("installing the package, in editable form")
@@ -82,7 +85,10 @@ class Environment:
         """What the record says. Nothing where the environment was made by something else, or is gone."""
         if not (self._record.exists() and self.python.exists()):
             return {}
-        record: dict[str, str] = json.loads(self._record.read_text())
+        try:
+            record: dict[str, str] = json.loads(self._record.read_text())
+        except ValueError:
+            return {}
         return record
 
     def _create(self) -> None:
@@ -96,8 +102,8 @@ class Environment:
 
     def _install(self, locks: Sequence[Path]) -> None:
         """Install exactly what the locks say, and remove anything else."""
-        count = sum(text.count("==") for text in map(Path.read_text, locks))
-        report(f"installing up to {count} packages from {', '.join(each.name for each in locks)}")
+        packages = {line.partition("==")[0] for each in locks for line in each.read_text().splitlines() if "==" in line}
+        report(f"installing up to {len(packages)} packages from {', '.join(each.name for each in locks)}")
         quiet = [] if sys.stderr.isatty() else ["--quiet"]
         try:
             self._uv("sync", *quiet, "--require-hashes", *map(str, locks))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import queue
@@ -161,16 +162,20 @@ class Reach:
 
 
 def learn() -> None:
-    """Run all tests once, unless an earlier run has been through them."""
-    if (KEPT / "learned").exists():
+    """Run all tests once, unless an earlier run has been through the same source and tests."""
+    learned, digest = KEPT / "learned", hashlib.sha256()
+    for path in sorted(each for name in ("src", "tests") for each in (ROOT / name).rglob("*.py")):
+        digest.update(path.read_bytes())
+    if learned.exists() and learned.read_text() == digest.hexdigest():
         return
     KEPT.mkdir(parents=True, exist_ok=True)
     (KEPT / "report.jsonl").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "not torture"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist", "worksteal", "-m", "not torture"]
     options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants"]
     variables = {**os.environ, "COVERAGE_FILE": str(KEPT / "coverage"), "CI": "true"}
-    subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False)
-    (KEPT / "learned").touch()
+    if subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False).returncode not in (0, 1):
+        sys.exit("the tests did not run to their end, so nothing is known of what they reach")
+    learned.write_text(digest.hexdigest())
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -189,37 +194,45 @@ def try_out(mutant: Mutant, tests: Sequence[str], folder: Path, limit: float) ->
         return "not reached"
     path = folder / mutant.file
     source = path.read_bytes()
+    path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.stop :])
+    try:
+        failed = run_tests(tests, folder, limit)
+    finally:
+        path.write_bytes(source)
+    if not failed:
+        return "survived"
+    # A test that fails without the change, too, has found nothing.
+    return "unclear" if run_tests(failed, folder, limit) else "found"
+
+
+def run_tests(tests: Sequence[str], folder: Path, limit: float) -> list[str]:
+    """Run tests in a copy of the project until one fails. Returns it, or all of them if they hang or do not start."""
     chosen = folder / "build" / "chosen.txt"
     chosen.parent.mkdir(exist_ok=True)
     chosen.write_text("\n".join(tests))
-    path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.stop :])
-    try:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not torture",
-            f"@{chosen}",
-        ]
-        variables = {**os.environ, "CI": "true", "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        with (folder / "build" / "output.txt").open("w") as output:
-            process = subprocess.Popen(
-                command, cwd=folder, env=variables, stdout=output, stderr=output, start_new_session=True
-            )
-            try:
-                code = process.wait(60 + 4 * limit)
-            except subprocess.TimeoutExpired:
+    options = ["-x", "-q", "-rfE", "-p", "no:cacheprovider", "-m", "not torture"]
+    command = [sys.executable, "-m", "pytest", *options, f"@{chosen}"]
+    variables = {**os.environ, "CI": "true", "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    with (folder / "build" / "output.txt").open("w+") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=variables, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = process.wait(60 + 4 * limit)
+        except subprocess.TimeoutExpired:
+            return list(tests[:1])
+        finally:
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return "found"  # by a test that hangs
-        return "survived" if code == 0 else "found"
-    finally:
-        path.write_bytes(source)
+        output.seek(0)
+        text = output.read()
+    if code == 0:
+        return []
+    if "not found: " in text or code == 5:
+        sys.exit(f"a test that was to be run is not there:\n{text[-2000:]}")
+    failed = [line.split()[1] for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [test for test in tests if test in failed] or list(tests[:1])
 
 
 def main() -> None:
@@ -253,12 +266,18 @@ def main() -> None:
                 number, mutant = waiting.get_nowait()
             except queue.Empty:
                 return
-            outcome = try_out(mutant, reach.tests(mutant, options.seconds), folder, options.seconds)
+            try:
+                outcome = try_out(mutant, reach.tests(mutant, options.seconds), folder, options.seconds)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - told, and the others are tried
+                print(error, file=sys.stderr)
+                outcome = "not tried"
             outcomes[outcome] += 1
             print(f"{number:4}  {outcome:11}  {mutant}", flush=True)
 
     print(f"{len(every)} changes are possible; trying {waiting.qsize()} drawn with seed {options.seed}", flush=True)
-    workers = [threading.Thread(target=work, args=(KEPT / f"copy-{n}",)) for n in range(os.cpu_count() or 1)]
+    workers = [
+        threading.Thread(target=work, args=(KEPT / f"copy-{n}",), daemon=True) for n in range(os.cpu_count() or 1)
+    ]
     for each in workers:
         each.start()
     for each in workers:

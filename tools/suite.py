@@ -1,13 +1,14 @@
 """Run the checks of the project: `python -m tools.suite test`, or `nightly`, or `lint`.
 
-`test` runs the linters beside the tests; mypy alone takes a minute when it starts cold. `nightly` runs everything that
-ends by itself, one after the other, goes on after a failure, and sums up at the end.
+`test` runs the linters beside the everyday tests; mypy alone takes a minute when it starts cold. `nightly` runs
+everything except `make torture`, one step after the other, continues after a failure, and sums up at the end.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
 OTHER_PYTHONS = ("3.12", "3.13")
 
-PYTEST = (sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal")
+PYTEST = (sys.executable, "-m", "pytest", "-n", "logical", "--dist", "worksteal")
 LINTERS = (
     (sys.executable, "-m", "ruff", "check", *FOLDERS),
     (sys.executable, "-m", "ruff", "format", "--check", *FOLDERS),
@@ -55,43 +56,51 @@ def lint() -> list[Result]:
 
 
 def test() -> list[Result]:
-    """The linters beside the tests of every day."""
+    """The linters beside the everyday tests."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         start = time.monotonic()
         linters = subprocess.Popen(
-            [sys.executable, "-m", "tools.suite", "lint"], stdout=output, stderr=subprocess.STDOUT
+            (sys.executable, "-m", "tools.suite", "lint"),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # to be stopped with all that it started
         )
         try:
             report("the linters run in the background; what they say follows after the tests")
             tests = timed("tests", partial(run, PYTEST))
             passed = linters.wait() == 0
         finally:
-            linters.kill()
+            if linters.poll() is None:
+                os.killpg(linters.pid, signal.SIGKILL)
+                linters.wait()
         output.seek(0)
         sys.stdout.write(output.read())
     return [tests, Result("tests and linters together", tests.passed and passed, time.monotonic() - start)]
 
 
 def nightly() -> list[Result]:
-    """Everything that ends by itself."""
-    every_test = (*PYTEST, "-m", "not torture", "--cov", "--cov-report=term")
+    """Everything except the runs that take as long as they are given."""
+    every_test = (*PYTEST, "-m", "not torture", "--hypothesis-profile=nightly", "--cov", "--cov-report=term")
     steps: list[tuple[str, Callable[[], bool]]] = [
         ("lint", run_linters),
         ("all tests, with coverage", partial(run, every_test)),
         ("what each store guarantees", partial(run, (sys.executable, "-m", "tools.matrix", "--check"))),
         ("benchmarks", partial(run, (sys.executable, "-m", "benchmarks.run", "--check"))),
     ]
+    left_out = ["the long fault and fuzzing runs (make torture)", "macOS and Windows (the workflow runs them)"]
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     for version in OTHER_PYTHONS:
         if version == here:
             continue
         if python := find_python(version):
             command = ("make", "test", f"PYTHON={python}", f"VENV=build/python{version}")
-            steps.append((f"the tests of every day on Python {version}", partial(run, command)))
+            steps.append((f"the everyday tests on Python {version}", partial(run, command)))
         else:
-            report(f"left out: Python {version}, which is not installed")
-    report("left out: the long fault and fuzzing runs (make torture); macOS and Windows (the workflow)")
-    return [timed(name, step) for name, step in steps]
+            left_out.append(f"Python {version}, which is not installed, or without ensurepip")
+    results = [timed(name, step) for name, step in steps]
+    for each in left_out:
+        report(f"left out: {each}")
+    return results
 
 
 def run_linters() -> bool:
@@ -111,8 +120,13 @@ def find_python(version: str) -> str | None:
 
 
 def run(command: Sequence[str]) -> bool:
-    """Whether a command ended well."""
-    return subprocess.run(command, check=False).returncode == 0
+    """Whether a command ended well. It gets the time to sum up when it is interrupted, as this process is."""
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait() == 0
+        except KeyboardInterrupt:
+            process.wait()
+            raise
 
 
 def timed(name: str, step: Callable[[], bool]) -> Result:
@@ -135,4 +149,8 @@ def report(text: str) -> None:
 COMMANDS: dict[str, Callable[[], list[Result]]] = {"test": test, "nightly": nightly, "lint": lint}
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -49,8 +49,8 @@ class S3Server(Server):
         obstore.put(object_store(_BUCKET, self.options), "probe", b"1")
 
     def _make_bucket(self, bucket: str) -> None:
-        import boto3  # type: ignore[import-untyped]  # half a second, so only where it is needed
-        from botocore.config import Config  # type: ignore[import-untyped]
+        import boto3  # half a second, so only where it is needed
+        from botocore.config import Config
 
         client = boto3.client(
             "s3",
