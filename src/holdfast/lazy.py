@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.engine.drivers import Async, Sync, operation
-from holdfast.engine.partial import Partial
-from holdfast.errors import NotFound
+from holdfast.engine.partial import AbsentPath, Partial
 
 
 class _Parts:
@@ -48,7 +47,7 @@ class LazyState(Sync, _Parts, Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         try:
             return self.value(name)
-        except NotFound:
+        except AbsentPath:
             raise KeyError(name) from None
 
     def __contains__(self, name: object) -> bool:

@@ -23,6 +23,7 @@ import holdfast
 from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.changing import undisturbed
+from holdfast.agents.keeping.lanes import Lane, _is_ending
 from holdfast.agents.keeping.watch import Busy
 from holdfast.errors import Conflict, Transient
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
@@ -539,14 +540,21 @@ def test_a_loop_whose_tasks_are_cancelled_leaves_the_rest_for_later(ends: bool) 
         asyncio.run(both())
 
 
-def test_a_loop_that_takes_long_to_end_begins_no_save() -> None:
+@pytest.mark.parametrize("busy", [True, False], ids=["a save is under way", "nothing is under way"])
+def test_a_loop_that_takes_long_to_end_begins_no_save(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once tasks were cancelled, a new one would be left over when the loop is closed."""
     store, backend = async_wobbly()
     agents = [AsyncNoter().attach(store, str(n), autosave=Autosave(interval=0.01, changes=1)) for n in range(4)]
-    apply, begun = backend.apply, 0
+    apply, look, gate = backend.apply, Lane._look, asyncio.Event()
+    begun = looks = 0
     late: list[int] = []
 
-    async def count(changes: Any) -> Any:
+    def count_looks(lane: Lane) -> None:
+        nonlocal looks
+        look(lane)
+        looks += 1
+
+    async def count_saves(changes: Any) -> Any:
         nonlocal begun
         begun += 1
         await called(gate.wait)
@@ -557,31 +565,54 @@ def test_a_loop_that_takes_long_to_end_begins_no_save() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            before = begun
+            before, looks_before = begun, looks
             for agent in agents[1:]:
                 agent.notes.append("at the end")
                 agent.changed()
-            await asyncio.sleep(0.1)
+            while looks == looks_before:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
             late.append(begun - before)
             gate.set()
-            await asyncio.sleep(0.01)
 
     async def work() -> None:
         for agent in agents:
             await agent.start()
-        backend.apply = count  # type: ignore[method-assign,assignment]
+        backend.apply = count_saves  # type: ignore[method-assign,assignment]
         task = asyncio.create_task(linger())
-        agents[0].notes.append("x")
-        agents[0].changed()
-        while not begun:
+        if busy:
+            agents[0].notes.append("x")
+            agents[0].changed()
+        await asyncio.sleep(0)
+        while begun < busy:
             await asyncio.sleep(0.001)
         assert not task.done()
 
-    gate = asyncio.Event()
+    monkeypatch.setattr(Lane, "_look", count_looks)
     asyncio.run(work())
     assert late == [0]
     assert not any(agent.keeper.watch.saving for agent in agents if agent.keeper.watch is not None)
     asyncio.run(store.close())
+
+
+def test_a_loop_that_waits_for_its_executor_is_ending() -> None:
+    seen: list[bool] = []
+    release = threading.Event()
+
+    def check(loop: asyncio.AbstractEventLoop) -> None:
+        seen.append(_is_ending(loop))
+        release.set()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        seen.append(_is_ending(loop))
+        task = asyncio.create_task(asyncio.sleep(60))
+        loop.run_in_executor(None, release.wait, 60)
+        loop.call_later(0.05, check, loop)
+        assert not task.done()
+
+    asyncio.run(work())
+    assert seen == [False, True]
 
 
 # What others do -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ need is copied first, and the steps last, all in one batch: a copy is there as a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 from holdfast.backends.port import Change, Create, Delete, Expect, Put, Row, Scan
 from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
@@ -43,8 +44,9 @@ class Copier:
     async def copy(self, names: Mapping[Line, Line]) -> None:
         """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
         leases = {new: Lease(self._ground, new, "copy") for new in names.values()}
-        try:
+        async with AsyncExitStack() as stack:  # gives back all of them, whatever becomes of one
             for lease in leases.values():
+                stack.push_async_callback(lease.give_back)
                 await lease.take()
             for _ in range(_ATTEMPTS):
                 if await self._copy_all(names, leases):
@@ -53,9 +55,6 @@ class Copier:
                         await self._indexer.follow(new)
                     return
             raise Conflict("the threads kept changing while they were copied", hint="Try again")
-        finally:
-            for lease in leases.values():
-                await lease.give_back()
 
     async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:
         conditions: list[Change] = [lease.condition() for lease in leases.values()]

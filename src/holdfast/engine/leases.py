@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.spaces import REFS
@@ -84,7 +85,8 @@ class Lease:
         except (Exception, GeneratorExit):
             raise
         except BaseException:
-            await self._ground.backend.apply(batch)
+            with suppress(Exception):  # the interruption is what the caller must see
+                await self._ground.backend.apply(batch)
             raise
 
     def _taken(self) -> Conflict:

@@ -25,6 +25,10 @@ _WORTH_COMPARING = 1024
 """A value of more packed bytes is compared with the old one, which has to be read for it."""
 
 
+class AbsentPath(NotFound):
+    """The state has nothing at a path. Other than when the state itself is gone, a mapping says `KeyError`."""
+
+
 class Partial:
     """A state of which only what is asked for is read.
 
@@ -127,7 +131,7 @@ class Partial:
     async def _found(self, path: Sequence[Any]) -> Draft:
         found = await self._find(path)
         if found is None:
-            raise NotFound("the state has nothing there", where=path_text(path))
+            raise AbsentPath("the state has nothing there", where=path_text(path))
         return found
 
     async def _find(self, path: Sequence[Any]) -> Draft | None:

@@ -33,6 +33,9 @@ _SOON = 0.005
 _LATER = 1.0
 """For so many seconds, at least, nothing is begun in a loop that cancelled a save."""
 
+_LAST_TASKS = ("shutdown_asyncgens", "shutdown_default_executor")
+"""What an event loop runs when all other tasks are done."""
+
 _ENDING = 5.0
 """For so many seconds a store that is closed waits for the thread."""
 
@@ -56,8 +59,6 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
         self._woken = inf
         """When the loop looks next, at the latest."""
-        self._paused_until = -inf
-        """Nothing is begun before: a save was cancelled, as all tasks are when a loop is about to end."""
         self._over = False
 
     @property
@@ -159,10 +160,9 @@ class Lane:
                 if watch is not None and watch.queued == at:
                     watch.queued = inf
                     due.append(watch)
-        if any(task.cancelling() for task in self._tasks):
-            self._paused_until = now + _LATER
         for watch in due:
             self._consider(watch, now)
+        self._begin_all()
         with self._lock:
             if self._heap and self._heap[0][0] < self._woken:
                 self._woken = self._heap[0][0]
@@ -170,7 +170,7 @@ class Lane:
             self._rest()
 
     def _consider(self, watch: Watch, now: float) -> None:
-        at = max(watch.due(), self._paused_until)
+        at = watch.due()
         if watch.saving or at == inf:
             return  # once it is saved, or changes, it is seen to anew
         if at > now:
@@ -183,11 +183,17 @@ class Lane:
         else:
             watch.saving = True
             self._ready.append(watch)
-            self._begin()
 
-    def _begin(self) -> None:
-        if len(self._tasks) < _AT_ONCE:
-            task = asyncio.get_running_loop().create_task(self._save())
+    def _begin_all(self) -> None:
+        """Begin as many saves as may run at a time, or put them off if the loop is about to end."""
+        if not self._ready:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._own and _is_ending(loop):
+            while self._ready:
+                self._put_off(self._ready.popleft())
+        for _ in range(min(len(self._ready), _AT_ONCE - len(self._tasks))):
+            task = loop.create_task(self._save())
             self._tasks.add(task)
             task.add_done_callback(self._done)
 
@@ -226,11 +232,9 @@ class Lane:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            self._paused_until = self._clock() + _LATER
             while self._ready:
                 self._put_off(self._ready.popleft())
-        elif self._ready:  # it came when this one had just ended, and all others were at work
-            self._begin()
+        self._begin_all()  # what came when this one had just ended, and all others were at work
         with self._lock:
             self._rest()
 
@@ -246,6 +250,17 @@ class Lane:
             self._loop, self._thread, self._woken = _none, None, inf
             if loop is not None:
                 loop.stop()
+
+
+def _is_ending(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether an event loop is about to be closed: a task that began now would be left over.
+
+    `asyncio.run` cancels all tasks and lets them end, and then runs two of its own.
+    """
+    tasks = asyncio.all_tasks(loop)
+    return bool(tasks) and all(
+        task.cancelling() or getattr(task.get_coro(), "__name__", "") in _LAST_TASKS for task in tasks
+    )
 
 
 def _none() -> None:
