@@ -8,12 +8,12 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run of all tests has
-# time for: `make torture` is for those.
+# No deadlines: a shared runner may pause for longer than any useful limit. No more examples than a run has time for.
 # In CI the examples are the same on every run, so that a red run is red again; a developer's
-# machine draws new ones each time and keeps what it found in .hypothesis/.
-settings.register_profile("dev", deadline=None, max_examples=50)
-settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, print_blob=True)
+# machine draws new ones each time and keeps what it found in .hypothesis/, and so does `make nightly`.
+settings.register_profile("dev", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, print_blob=True)
+settings.register_profile("nightly", deadline=None, max_examples=100, print_blob=True)
 settings.register_profile(
     "torture",
     deadline=None,
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _load_all()
 
 
-LEFT_OUT = {"nightly": "make nightly", "torture": "make torture"}
+LEFT_OUT = {"torture": "make torture", "nightly": "make nightly"}
 """The marks of tests that a run may leave out, and what runs them."""
 
 _left_out: dict[str, int] = {}

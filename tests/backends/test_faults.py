@@ -15,7 +15,7 @@ from holdfast.backends.wrap.counting import Counting
 from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
 from holdfast.engine.drivers import arun, run
 from holdfast.errors import Config, Transient, Unavailable
-from holdfast.testing.conformance import ShortConformance, Stores
+from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 
 
@@ -26,6 +26,12 @@ class TestWrapperConforms(ShortConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         return Stores("memory://", wrap=lambda backend: Wrapper(Counting(Faults(backend))))
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestWrapperConformsInFull(SyncConformance):
+    stores = TestWrapperConforms.stores
 
 
 @pytest.mark.parametrize("kind", [Wrapper, Counting, Faults])

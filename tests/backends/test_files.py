@@ -24,6 +24,7 @@ from holdfast.backends.spaces import SPACES, STEPS
 from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing.conformance.histories import Histories
 from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.rows import step
 from tests.damaged import flipped
@@ -42,6 +43,12 @@ class TestConformance(BackendConformance):
 @pytest.mark.nightly
 @pytest.mark.no_cover
 class TestKilledOften(Processes):
+    stores = TestConformance.stores
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestManyHistories(Histories):
     stores = TestConformance.stores
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores, SyncConformance
+from holdfast.testing.conformance.histories import Histories
 from holdfast.testing.conformance.processes import Processes
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
@@ -22,6 +23,12 @@ class TestConformance(BackendConformance):
 @pytest.mark.no_cover
 class TestKilledOften(Processes):
     kills = 20
+    stores = TestConformance.stores
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestManyHistories(Histories):
     stores = TestConformance.stores
 
 

@@ -19,6 +19,7 @@ from tests.servers.pace import hurried
 from tests.servers.places import REMOTE
 from tests.servers.rigs import Rig, rig
 from tests.servers.writers import Writers
+from tests.support.nightly import check_daily
 
 PATIENCE = 150.0
 """For how many seconds a store waits for a server that is coming back, on a slow machine."""
@@ -29,6 +30,7 @@ IN_TIME = 25.0
 
 def on(*usual: str, kinds: Sequence[str] = REMOTE) -> pytest.MarkDecorator:
     """Run a test on these kinds of store in every run, and nightly on all."""
+    check_daily(kinds, usual)
     marks = {kind: () if kind in usual else (pytest.mark.nightly,) for kind in kinds}
     return pytest.mark.parametrize(
         "shared_rig", [pytest.param(kind, marks=marks[kind]) for kind in kinds], indirect=True, scope="module"

@@ -16,6 +16,7 @@ from tests.servers.http_proxy import Fault, HttpProxy
 from tests.servers.pace import hurried
 from tests.servers.places import with_options
 from tests.servers.writers import Writers
+from tests.support.nightly import check_daily
 
 FAULTS = {
     "busy": Fault(503),
@@ -37,6 +38,7 @@ def proxy() -> Iterator[tuple[HttpProxy, str]]:
 
 USUAL = ("refused, and yet done", "cut off, and yet done")
 """The faults that are tried in every run; the others are tried nightly."""
+check_daily(FAULTS, USUAL)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from holdfast.testing.conformance.histories import Histories
 from holdfast.testing.conformance.races import Races
 from holdfast.testing.rows import column, row_of, step
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
+from tests.support.nightly import mostly_nightly
 
 NUMBERS = itertools.count()
 
@@ -804,29 +805,30 @@ def test_the_longest_names_fit_into_the_key_of_an_object() -> None:
 class Counted(Double):
     """Counts what is asked of its storage."""
 
-    counted = InMemory()
+    counted: InMemory
 
     def _blobs(self) -> InMemory:
         return self.counted
 
 
-def test_a_step_costs_hardly_more_than_one_object_however_long_the_line() -> None:
+@pytest.mark.parametrize("quarter", mostly_nightly([250, 500], daily=[250]))
+def test_a_step_costs_hardly_more_than_one_object_however_long_the_line(quarter: int) -> None:
+    blobs = Counted.counted = InMemory()
     store = Store(Engine(Ground(run(Counted.open("blobs://counted")))), tenant="")
-    blobs = Counted.counted
     costs = []
     rng = random.Random(1)
     messages: list[str] = []
-    for number in range(1, 1001):
+    for number in range(1, 4 * quarter + 1):
         messages = [*messages[-30:], rng.randbytes(200).hex()]
         store.put("chat", {"messages": messages})
-        if number % 250 == 0:
+        if number % quarter == 0:
             costs.append((blobs.asked["create"] + blobs.asked["put"], blobs.written, blobs.asked["get"]))
     store.close()
     for before, after in itertools.pairwise([(0, 0, 0), *costs]):
         created, written, read = (new - old for new, old in zip(after, before, strict=True))
-        assert created < 1.1 * 250
-        assert read < 0.1 * 250
-        assert written < 4_000 * 250
+        assert created < 1.1 * quarter
+        assert read < 0.1 * quarter
+        assert written < 4_000 * quarter
     first, last = costs[1][1] - costs[0][1], costs[3][1] - costs[2][1]
     assert last < 1.2 * first, "a step costs more, the longer the line is"
 

@@ -40,7 +40,10 @@ SHELL = {"bash", "console", "sh", "shell"}
 
 
 def all_blocks() -> list[Block]:
-    return [block for path in documents() for block in split(path)[0]]
+    found = [block for path in documents() for block in split(path)[0]]
+    assert sum(block.info == PYTHON for block in found) > 150, "are these all?"
+    assert sum(block.info in SHELL for block in found) > 20, "are these all?"
+    return found
 
 
 def python_blocks() -> dict[Path, list[Block]]:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.engine.lines import KINDS, Backends
+from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=mostly_nightly(KINDS, daily=["memory"]))
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backends]:
     """Opens as many backends as a test wants, and closes them in the end."""
     backends = Backends(request.param, tmp_path)

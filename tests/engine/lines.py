@@ -33,18 +33,12 @@ class Backends:
         self._kind = kind
         self._folder = folder
         self._opened: list[Backend] = []
-        self.stride = 1 if kind == "memory" else 7
-        """For sweeps over all moments: what is found with the store in memory, others need not find again."""
 
     def __call__(self) -> Backend:
         folder = self._folder / f"backend {len(self._opened)}"
         folder.mkdir()
         self._opened.append(backend(self._kind, folder))
         return self._opened[-1]
-
-    def least(self, moments: int) -> int:
-        """Return how many moments a sweep must have at least, if it has so many with the store in memory."""
-        return max(1, moments // self.stride)
 
     def close(self) -> None:
         for each in self._opened:

@@ -18,7 +18,7 @@ from holdfast.store import Store
 from tests.engine.lines import Clock, store_on
 from tests.support.nightly import mostly_nightly
 
-SHARDS = 4
+SHARDS = 16
 
 Truth = dict[str, dict[str, Any]]
 

@@ -15,6 +15,7 @@ from holdfast.store import Store
 from holdfast.testing.vfs import under_checksums
 from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 from tests.engine.lines import store_on
+from tests.support.nightly import mostly_nightly
 
 FAULTS: dict[str, Callable[[int], DiskFault]] = {
     "disk full": disk_full,
@@ -41,10 +42,20 @@ def save_until_it_fails(store: Store) -> tuple[list[str], HoldfastError | None]:
     return saved, None
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
+OFTEN = ("disk full", "write error")
+"""The faults that can strike at so many points that the ordinary run tries every other one."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "stride"),
+    mostly_nightly(
+        [*((kind, 1) for kind in FAULTS), *((kind, 2) for kind in OFTEN)],
+        daily=[(kind, 2 if kind in OFTEN else 1) for kind in FAULTS],
+    ),
+)
+def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str, stride: int) -> None:
     after_some = 0
-    for nth in range(1, 1000, 2 if kind in ("disk full", "write error") else 1):
+    for nth in range(1, 1000, stride):
         url = f"sqlite:///{tmp_path}/{nth}.db"
         vfs = FaultyVFS([FAULTS[kind](nth)])
         try:

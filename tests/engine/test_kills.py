@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -14,8 +13,10 @@ import pytest
 import holdfast
 from holdfast.engine.drivers import run
 from holdfast.errors import NotFound
+from holdfast.testing.conformance.processes import KILLED
 from tests.engine.writer import state_of
 from tests.servers.places import DURABLE, place
+from tests.support.nightly import mostly_nightly
 
 WRITERS = ("ann", "bob", "cid")
 
@@ -38,7 +39,7 @@ def one_round(url: str, chance: random.Random, acknowledged: dict[str, dict[str,
         out = writer.stdout.read()  # and not communicate(), which would miss what is buffered
         writer.stdout.close()
         writer.wait()
-        assert writer.returncode == -signal.SIGKILL, "a writer ended by itself"
+        assert writer.returncode == KILLED, "a writer ended by itself"
         for line in said + out.splitlines(keepends=True):
             if not line.endswith("\n"):
                 continue  # cut off while speaking: not told
@@ -92,11 +93,12 @@ def rounds(url: str, count: int, seed: int) -> None:
         assert run(store.engine.ground.backend.check()) == []
 
 
-def test_killed_writers_lose_nothing(tmp_path: Path) -> None:
-    rounds(place("sqlite", tmp_path), 12, 1)
+@pytest.mark.parametrize("count", mostly_nightly([4, 12], daily=[4]))
+def test_killed_writers_lose_nothing(tmp_path: Path, count: int) -> None:
+    rounds(place("sqlite", tmp_path), count, 1)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DURABLE if kind != "sqlite"])
+@pytest.mark.parametrize("kind", mostly_nightly((kind for kind in DURABLE if kind != "sqlite"), daily=["postgres"]))
 def test_killed_writers_lose_nothing_on_any_store(tmp_path: Path, kind: str) -> None:
     rounds(place(kind, tmp_path), 3, 3)
 

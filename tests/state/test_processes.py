@@ -37,12 +37,10 @@ def at_once(url: str, what: str, processes: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "processes", "count"),
-    [
-        ("sqlite", 3, 10),
-        ("postgres", 2, 10),
-        pytest.param("sqlite", 16, 6, marks=pytest.mark.nightly),
-        pytest.param("postgres", 4, 6, marks=pytest.mark.nightly),
-    ],
+    mostly_nightly(
+        [("sqlite", 3, 10), ("postgres", 2, 10), ("sqlite", 16, 6), ("postgres", 4, 6)],
+        daily=[("sqlite", 3, 10), ("postgres", 2, 10)],
+    ),
 )
 def test_a_counter_loses_nothing(kind: str, processes: int, count: int, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
@@ -54,10 +52,13 @@ def test_a_counter_loses_nothing(kind: str, processes: int, count: int, tmp_path
         assert store.verify().findings == []
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(["sqlite", "postgres"], daily=["sqlite"]))
-def test_different_keys_of_one_scope_never_conflict(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "processes", "count"),
+    mostly_nightly([("sqlite", 3, 20), ("sqlite", 4, 15), ("postgres", 4, 15)], daily=[("sqlite", 3, 20)]),
+)
+def test_different_keys_of_one_scope_never_conflict(kind: str, processes: int, count: int, tmp_path: Path) -> None:
     url = place(kind, tmp_path)
     with holdfast.open(url) as store:
-        at_once(url, "keys", 3, 20)
-        assert dict(store.state(workflow="w")) == {f"p{n}": 19 for n in range(3)}
-        assert len(store.state(workflow="w").history(limit=1000)) == 60
+        at_once(url, "keys", processes, count)
+        assert dict(store.state(workflow="w")) == {f"p{n}": count - 1 for n in range(processes)}
+        assert len(store.state(workflow="w").history(limit=1000)) == processes * count

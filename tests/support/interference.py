@@ -183,20 +183,18 @@ def at_every_moment(
     kinds: Collection[Kind] = ("read", "apply"),
     *,
     at_least: int = 1,
-    stride: int = 1,
 ) -> dict[Kind, int]:
     """Run a scenario once for each moment of its operation, until the operation ends before the moment comes.
 
     The scenario sets up a store of its own and runs the operation inside `moment.interfere(backend, act)`. It is also
     run for the first moment that does not come, with `moment.came` false: its assertions should hold there, too.
-    `at_least` says how many moments of each kind there must be. With a `stride`, only some of them are tried.
-    Returns how many there were.
+    `at_least` says how many moments of each kind there must be. Returns how many there were.
     """
     counts: dict[Kind, int] = {}
     for kind in kinds:
         struck = 0
         while True:
-            moment = Moment(kind, struck * stride)
+            moment = Moment(kind, struck)
             try:
                 scenario(moment)
                 assert moment.used, "the scenario has no operation to interfere with"

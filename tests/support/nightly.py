@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
 
-def mostly_nightly(cases: Iterable[Any], *, daily: Container[Any]) -> list[Any]:
+def mostly_nightly(cases: Iterable[Any], *, daily: Collection[Any]) -> list[Any]:
     """Mark all cases as nightly but for the daily ones. A case of several parameters is a tuple."""
-    return [case if case in daily else pytest.param(*_tuple(case), marks=pytest.mark.nightly) for case in cases]
+    known = list(cases)
+    check_daily(known, daily)
+    return [case if case in daily else pytest.param(*_tuple(case), marks=pytest.mark.nightly) for case in known]
+
+
+def check_daily(cases: Collection[Any], daily: Collection[Any]) -> None:
+    """Refuse a daily case that is none of the cases: it is misspelt, and the one that was meant would be nightly."""
+    unknown = [case for case in daily if case not in cases]
+    assert daily, "no case is a daily one"
+    assert not unknown, f"these daily cases are none of {list(cases)}: {unknown}"
 
 
 def _tuple(case: Any) -> tuple[Any, ...]:

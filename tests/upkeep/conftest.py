@@ -1,18 +1,5 @@
-"""Fixtures for tests of upkeep."""
+"""Fixtures for tests of upkeep: those of the engine."""
 
-from __future__ import annotations
+from tests.engine.conftest import fresh
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from tests.engine.lines import KINDS, Backends
-
-
-@pytest.fixture(params=KINDS)
-def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backends]:
-    """Opens as many backends as a test wants, and closes them in the end."""
-    backends = Backends(request.param, tmp_path)
-    yield backends
-    backends.close()
+__all__ = ["fresh"]

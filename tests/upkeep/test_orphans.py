@@ -233,7 +233,7 @@ def test_others_save_meanwhile(fresh: Backends) -> None:
         assert states(cold) == expected
         assert found(cold.orphans(grace="0s")) == set()
 
-    at_every_moment(scenario, at_least=fresh.least(4), stride=fresh.stride)
+    at_every_moment(scenario, at_least=4)
 
 
 def test_it_gives_up_where_others_never_stop(shared: Backend) -> None:
@@ -257,4 +257,4 @@ def test_a_thread_that_is_deleted_meanwhile(fresh: Backends) -> None:
         assert len(other.threads()) == (not moment.came)
         assert everything(backend) == {} or not moment.came
 
-    at_every_moment(scenario, at_least=fresh.least(4), stride=fresh.stride)
+    at_every_moment(scenario, at_least=4)

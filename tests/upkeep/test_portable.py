@@ -35,6 +35,7 @@ from tests.engine.lines import store_on
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
 from tests.store.test_copy_to import backend_of, check_same, fill, log_of
+from tests.support.nightly import mostly_nightly
 
 
 def filled(threads: int = 3) -> Store:
@@ -60,7 +61,7 @@ def is_sound(store: Store, thread: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["threads.jsonl", "threads.jsonl.gz"])
-@pytest.mark.parametrize("to", DURABLE)
+@pytest.mark.parametrize("to", mostly_nightly(DURABLE, daily=["sqlite", "postgres"]))
 def test_threads_come_back_as_they_were(to: str, name: str, source: Store, tmp_path: Path) -> None:
     file = tmp_path / name
     rows = log_of(backend_of(source))

@@ -408,7 +408,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_left(fresh: Backends) -> None:
         assert len(other.log("b1")) == (0 if moment.came else 2)
         assert other.verify(level="decode").findings == []
 
-    at_every_moment(scenario, at_least=fresh.least(7), stride=fresh.stride)
+    at_every_moment(scenario, at_least=7)
 
 
 @pytest.mark.parametrize(("what", "dry_run"), [("pin", True), ("pin", False), ("name", False), ("tag", False)])
@@ -437,8 +437,8 @@ def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: 
             assert "1" not in found
         assert dry_run or "0" not in found
 
-    at_every_moment(scenario, ["read"] if dry_run else ["read", "apply"], at_least=fresh.least(8), stride=fresh.stride)
-    assert len(protected) >= fresh.least(20)
+    at_every_moment(scenario, ["read"] if dry_run else ["read", "apply"], at_least=8)
+    assert len(protected) >= 20
 
 
 def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
@@ -455,7 +455,7 @@ def test_others_save_while_it_is_tried_out(fresh: Backends) -> None:
             report = store.prune(keep_last=2, threads="t", dry_run=True)
         assert report.dropped in ((7, 8) if moment.came else (7,))
 
-    at_every_moment(scenario, ["read"], at_least=fresh.least(30), stride=fresh.stride)
+    at_every_moment(scenario, ["read"], at_least=30)
 
 
 def test_the_file_gets_smaller(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_power_cuts() -> None:
 
 def test_killed_at_any_point(fresh: Backends) -> None:
     left = Counter[int]()
-    for lives in range(0, 1000, 2 * fresh.stride):
+    for lives in range(0, 1000, 2):
         on = fresh()
         store = filled(on)
         whole = states_of(store, "t")
@@ -85,8 +85,8 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         assert list(states_of(later, "t")) == ["81", "80", "7"]
     else:
         pytest.fail("it never ended")
-    assert left[10] >= fresh.least(10), left
-    assert left[3] >= 1 or fresh.stride > 1, left
+    assert left[10] >= 10, left
+    assert left[3] >= 1, left
 
 
 PRUNER = """

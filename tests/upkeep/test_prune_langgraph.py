@@ -14,9 +14,10 @@ from holdfast.langgraph import HoldfastSaver
 from tests.langgraph.savers import HOLDFAST, holdfast_saver
 from tests.langgraph.sessions import on
 from tests.langgraph.test_kept_threads import deltas_on, state_of, turn
+from tests.support.nightly import mostly_nightly
 
 
-@pytest.fixture(params=[*HOLDFAST, "serialized"])
+@pytest.fixture(params=mostly_nightly([*HOLDFAST, "serialized"], daily=["sqlite"]))
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast_saver(request.param, tmp_path) as opened:
         yield opened

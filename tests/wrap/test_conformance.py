@@ -70,10 +70,15 @@ class TestTiersInFull(SyncConformance):
     stores = TestTiers.stores
 
 
-@pytest.mark.nightly
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves
-class TestTiersInMemoryInFull(SyncConformance):
+class TestTiersInMemory(ShortConformance):
     @pytest.fixture
     def stores(self) -> Stores:
         url = compose("tiers", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)
         return Stores(url, kind=Restless)
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestTiersInMemoryInFull(SyncConformance):
+    stores = TestTiersInMemory.stores

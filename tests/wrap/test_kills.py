@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from holdfast.backends.spaces import NODES
 from holdfast.backends.waiting import run
+from holdfast.testing.conformance.processes import KILLED
 from tests.wrap.pairs import contents_at, files, opened, pair_url, settled
 
 WRITER = """
@@ -46,7 +46,7 @@ def killed(url: str, writer: str, after: int, rng: random.Random) -> int:
         time.sleep(rng.random() * 0.005)
         process.kill()
         rest = process.stdout.read()
-    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
+    assert process.returncode == KILLED, "it ended before it was killed"
     said = rest[: rest.rfind("\n") + 1].split()
     return int(said[-1]) if said else last
 

@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
 from holdfast.testing.rows import column
 
 KEYS = 60
+
+KILLED = 1 if sys.platform == "win32" else -signal.SIGKILL
+"""The exit code of a process that `Popen.kill` ended. Windows has no signals."""
 
 
 class Processes(Suite):
@@ -145,6 +149,6 @@ def _finish(child: subprocess.Popen[str], *, killed: bool = False) -> list[str]:
     # Not communicate(): that would miss what was buffered while a line was read.
     lines, errors = child.stdout.read(), child.stderr.read()
     child.wait(timeout=60)
-    assert child.returncode == (-signal.SIGKILL if killed else 0), errors
+    assert child.returncode == (KILLED if killed else 0), errors
     # One that was killed may have said half of its last line: whole lines only.
     return lines[: lines.rfind("\n") + 1].split()
