@@ -1,10 +1,10 @@
 """Change the source in small ways, one at a time, and count the changes that the tests find.
 
 `python -m tools.mutants` draws a hundred changes with a seed, so that two runs, also of two versions of the tests, try
-the same ones as long as the source is the same. First it runs all tests of `make nightly` once, to learn which of them
-reach which line, and keeps that in build/mutants. A change is then tried only by those that reach it, the fastest
-first, as many as take `--seconds` together; when they take four times that, it counts as found. Only the tests of
-`make test` are run, or with `--nightly` all.
+the same ones as long as the source is the same. First it runs the tests of `make test` once, or with `--nightly` those
+that `make nightly` adds to them, to learn which of them reach which line, and keeps that in build/mutants. A change is
+then tried only by those that reach it, the fastest first, as many as take `--seconds` together; when they take four
+times that, it counts as found. `--only` takes the numbers of changes that an earlier run did not find.
 """
 
 from __future__ import annotations
@@ -136,13 +136,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 class Reach:
     """The tests that reach a line, and how long each takes."""
 
-    def __init__(self, folder: Path, nightly: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self._data = coverage.CoverageData(str(folder / "coverage"))
         self._data.read()
-        report = map(json.loads, (folder / "report.jsonl").read_text().splitlines())
-        self._seconds: dict[str, float] = {
-            test: seconds for test, seconds, is_nightly in report if nightly or not is_nightly
-        }
+        report = (folder / "report.jsonl").read_text().splitlines()
+        self._seconds: dict[str, float] = dict(map(json.loads, report))
         self._files = {Path(name).relative_to(ROOT).as_posix(): name for name in self._data.measured_files()}
 
     def tests(self, mutant: Mutant, seconds: float) -> list[str]:
@@ -161,28 +159,32 @@ class Reach:
         return [test for test, total in zip(fastest, sums, strict=True) if total <= seconds] or fastest[:1]
 
 
-def learn() -> None:
-    """Run all tests once, unless an earlier run has been through the same source and tests."""
-    learned, digest = KEPT / "learned", hashlib.sha256()
+def learn(nightly: bool) -> Reach:
+    """Run the tests once, unless an earlier run has been through the same source and tests."""
+    folder = KEPT / ("nightly" if nightly else "everyday")
+    learned, digest = folder / "learned", hashlib.sha256()
     for path in sorted(each for name in ("src", "tests") for each in (ROOT / name).rglob("*.py")):
         digest.update(path.read_bytes())
     if learned.exists() and learned.read_text() == digest.hexdigest():
-        return
-    KEPT.mkdir(parents=True, exist_ok=True)
-    (KEPT / "report.jsonl").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist", "worksteal", "-m", "not torture"]
+        return Reach(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.jsonl").unlink(missing_ok=True)
+    expression = "nightly and not torture" if nightly else "not nightly and not torture"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist", "worksteal", "-m", expression]
     options = ["--cov", "--cov-context=test", "--cov-report=", "-p", "tools.mutants"]
-    variables = {**os.environ, "COVERAGE_FILE": str(KEPT / "coverage"), "CI": "true"}
+    files = {"COVERAGE_FILE": str(folder / "coverage"), "MUTANTS_REPORT": str(folder / "report.jsonl")}
+    variables = {**os.environ, **files, "CI": "true"}
     if subprocess.run([*command, *options], cwd=ROOT, env=variables, check=False).returncode not in (0, 1):
         sys.exit("the tests did not run to their end, so nothing is known of what they reach")
     learned.write_text(digest.hexdigest())
+    return Reach(folder)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Write down how long a test took, where this module is a plugin of pytest."""
     if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
-        with (KEPT / "report.jsonl").open("a") as file:
-            file.write(json.dumps([report.nodeid, report.duration, "nightly" in report.keywords]) + "\n")
+        with Path(os.environ["MUTANTS_REPORT"]).open("a") as file:
+            file.write(json.dumps([report.nodeid, report.duration]) + "\n")
 
 
 # Trying ---------------------------------------------------------------------------------------------------------
@@ -241,12 +243,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each change (%(default)s)")
-    parser.add_argument("--nightly", action="store_true", help="with the tests that only `make nightly` runs")
+    parser.add_argument("--nightly", action="store_true", help="with the tests that `make nightly` adds")
     parser.add_argument("--only", type=int, nargs="*", help="the numbers of the changes to try")
     options = parser.parse_args()
 
-    learn()
-    reach = Reach(KEPT, options.nightly)
+    reach = learn(options.nightly)
     every = [each for path in sorted((ROOT / "src").rglob("*.py")) for each in mutants(path)]
     drawn = list(enumerate(random.Random(options.seed).sample(every, options.count)))
     waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
