@@ -26,7 +26,7 @@ _WORTH_COMPARING = 1024
 
 
 class AbsentPath(NotFound):
-    """The state has nothing at a path. Other than when the state itself is gone, a mapping says `KeyError`."""
+    """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
 
 
 class Partial:
