@@ -32,6 +32,8 @@ from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.codec.tags import Tag
 from holdfast.codec.wire import inner, split_ext, top
+from holdfast.errors import NotFound
+from holdfast.langgraph.contents import Serialized
 from holdfast.model.nodes import (
     Child,
     Entry,
@@ -107,6 +109,7 @@ VALUES: dict[str, Any] = {
     "enum": app.Colour.GREEN,
     "flag": app.Access.READ | app.Access.RUN,
     "exception": app.AgentError("failed", code=3),
+    "error of the library": NotFound("no thread 'a'", where="t/a", hint="Name another"),
     "reference": dict,
     "registered": app.Temperature(3.5),
     "human message": HumanMessage("hi", id="1"),
@@ -117,6 +120,7 @@ VALUES: dict[str, Any] = {
     "send": Send("node", {"a": 1}),
     "command": Command(goto="n", update={"x": 1}),
     "interrupt": Interrupt("why", id="i"),
+    "value of a serializer": Serialized("msgpack", b"\x01"),
     "ndarray": np.arange(6, dtype="<i4").reshape(2, 3),
     "numpy scalar": np.float32(1.5),
     "numpy dtype": np.dtype("<f8"),

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast import errors
 from holdfast.codec import Codec, Inert
+from holdfast.errors import Unsupported
 from tests.codec.app import HAS_V1
 from tests.support.cases import case
 
@@ -224,3 +226,21 @@ def test_a_reloaded_module_is_noticed() -> None:
     assert isinstance(codec.unpack(packed["data"]), Inert)
     sys.modules.pop("evolving")
     assert isinstance(codec.unpack(packed["data"]), Inert)
+
+
+def test_errors_of_the_library_are_stored_by_their_code(subtests: pytest.Subtests) -> None:
+    for each in vars(errors).values():
+        if isinstance(each, type) and issubclass(each, errors.HoldfastError):
+            with case(subtests, each.__name__):
+                packed = codec.pack(each("x", where="here", hint="do"))
+                assert f"holdfast:{each.code}".encode() in packed
+                assert each.__name__.encode() not in packed
+                back = codec.unpack(packed)
+                assert type(back) is each
+                assert (back.what, back.where, back.hint, back.code) == ("x", "here", "do", each.code)
+
+
+def test_a_class_that_claims_to_be_an_error_of_the_library_is_refused() -> None:
+    fake = type("Fake", (Exception,), {"__module__": "holdfast.errors", "code": "not-found"})
+    with pytest.raises(Unsupported, match="can not be found again"):
+        codec.pack(fake("x"))
