@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
 from holdfast.backends.keys import decode_key, encode_key
-from holdfast.codec import Codec, Inert, Limits, wire
+from holdfast.codec import Codec, Inert, Limits, msgpack
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.errors import HoldfastError
@@ -150,19 +150,19 @@ def mutate_typed(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
     def grow(inside: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
         lists = st.lists(inside, max_size=5)
         return st.one_of(
-            st.builds(wire.ext, tags, inside),
-            st.builds(lambda tag, parts: wire.ext(tag, wire.join_array(parts)), tags, lists),
-            lists.map(wire.join_array),
-            st.lists(st.tuples(inside, inside), max_size=3).map(wire.join_map),
+            st.builds(msgpack.ext, tags, inside),
+            st.builds(lambda tag, parts: msgpack.ext(tag, msgpack.join_array(parts)), tags, lists),
+            lists.map(msgpack.join_array),
+            st.lists(st.tuples(inside, inside), max_size=3).map(msgpack.join_map),
             st.builds(
-                lambda tag, name, parts: wire.ext(tag, wire.join_array([name, *parts])),
+                lambda tag, name, parts: msgpack.ext(tag, msgpack.join_array([name, *parts])),
                 st.integers(32, 48),
                 NAMES,
                 lists,
             ),
         )
 
-    leaves = st.one_of(st.sampled_from([wire.inner(seed) for seed in seeds]), st.sampled_from(INTERESTING), NAMES)
+    leaves = st.one_of(st.sampled_from([msgpack.inner(seed) for seed in seeds]), st.sampled_from(INTERESTING), NAMES)
     return mutate(seeds) | st.recursive(leaves, grow, max_leaves=12)
 
 
@@ -189,7 +189,7 @@ def fuzz_codec(data: bytes) -> None:
 
 
 def fuzz_items(data: bytes) -> None:
-    value = codec.unpack(wire.join_array([data, data]))
+    value = codec.unpack(msgpack.join_array([data, data]))
     packed = codec.pack_items(value)
     assert codec.pack_items(codec.unpack_items(packed)) == packed
 

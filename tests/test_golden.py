@@ -30,8 +30,8 @@ from holdfast.backends.keys import decode_key, encode_key
 from holdfast.codec import Codec, Registry
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.codec.msgpack import inner, split_ext, top
 from holdfast.codec.tags import Tag
-from holdfast.codec.wire import inner, split_ext, top
 from holdfast.errors import NotFound
 from holdfast.langgraph.contents import Serialized
 from holdfast.model.nodes import (

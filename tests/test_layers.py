@@ -298,7 +298,7 @@ ALLOWED = [
         "codec/a.py",
         "import sys\nimport datetime\nsys.modules.get('x')\ndatetime.datetime(1, 1, 1)",
     ),
-    ("model/a.py", "from . import b\nfrom holdfast.codec import wire"),
+    ("model/a.py", "from . import b\nfrom holdfast.codec import msgpack"),
 ]
 
 

@@ -240,3 +240,8 @@ FINER = {
     "tool-denied": Denied,
 }
 """Codes that say more than their class does."""
+
+BY_CODE: dict[str, type[HoldfastError]] = {
+    each.code: each for each in list(vars().values()) if isinstance(each, type) and issubclass(each, HoldfastError)
+}
+"""The classes by their codes."""

@@ -25,7 +25,7 @@ from langchain_core.messages import (
 )
 
 from holdfast.codec import Codec, Limits, Made, Seen
-from holdfast.codec.batches import BATCH
+from holdfast.codec.bulk_packing import BATCH
 from holdfast.engine.cache import Cache
 from holdfast.engine.recent import Recent
 from holdfast.engine.records import Line

@@ -32,10 +32,10 @@ from backports import zstd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from msgspec.msgpack import encode
 
-from holdfast.codec import Codec, Inert, Limits, wire
+from holdfast.codec import Codec, Inert, Limits, msgpack
 from holdfast.codec.compression import Compression, decompress
 from holdfast.codec.envelope import Context, unwrap, wrap
-from holdfast.codec.packing import MAX_VALUES
+from holdfast.codec.packer import MAX_VALUES
 from holdfast.codec.tags import Tag
 from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
 from tests.codec import gadgets
@@ -52,20 +52,20 @@ NONE = encode(None)
 
 
 def array_of(*parts: bytes) -> bytes:
-    return wire.join_array(parts)
+    return msgpack.join_array(parts)
 
 
 def map_of(**parts: bytes) -> bytes:
-    return wire.join_map([(encode(name), part) for name, part in parts.items()])
+    return msgpack.join_map([(encode(name), part) for name, part in parts.items()])
 
 
 def forge(tag: int, *parts: bytes) -> bytes:
     """A typed value whose payload is a list of these packed parts."""
-    return wire.ext(tag, array_of(*parts))
+    return msgpack.ext(tag, array_of(*parts))
 
 
 def big(value: int) -> bytes:
-    return wire.ext(Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    return msgpack.ext(Tag.INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 def imported() -> tuple[int, str]:
@@ -86,8 +86,8 @@ def read(data: bytes) -> Any:
     assert ran == []
     assert imported() == before
     if type(value) is Inert:
-        assert codec.pack(value) == wire.top(wire.inner(data))
-        assert codec.pack([value]) == b"\x91" + wire.inner(data)
+        assert codec.pack(value) == msgpack.top(msgpack.inner(data))
+        assert codec.pack([value]) == b"\x91" + msgpack.inner(data)
         assert RAN == []
     return value
 
@@ -130,7 +130,7 @@ def naming(ref: str) -> Iterator[bytes]:
             yield forge(tag, name, fields, b"\x01", NONE, NONE, array_of(encode("stranger")))
     yield from (forge(Tag.ENUM, name, encode(member)) for member in ("A", "_missing_", "__class__", "mro", ""))
     yield from (forge(Tag.FLAG, name, encode(value)) for value in (0, 3, 64, -1))
-    yield wire.ext(Tag.REFERENCE, name)
+    yield msgpack.ext(Tag.REFERENCE, name)
 
 
 # Classes ------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_an_object_in_the_wrong_place_is_not_used(subtests: pytest.Subtests) -> 
         for tag in list(PAYLOADS):
             with case(subtests, tag.name, name):
                 parts = PAYLOADS[tag]
-                read(wire.ext(tag, operand(name)))
+                read(msgpack.ext(tag, operand(name)))
                 for i in range(len(parts)):
                     read(forge(tag, *parts[:i], operand(name), *parts[i + 1 :]))
                     read(forge(tag, *parts[:i], array_of(operand(name)), *parts[i + 1 :]))
@@ -237,28 +237,28 @@ def test_an_object_in_the_wrong_place_of_an_exception_is_not_used(subtests: pyte
 def test_an_object_as_a_whole_payload_is_not_used(subtests: pytest.Subtests) -> None:
     for tag in [tag for tag in Tag if tag < Tag.NDARRAY]:
         with case(subtests, tag.name):
-            read(wire.ext(tag, operand("Operand")))
-            read(wire.ext(tag, array_of(array_of(operand("Operand")))))
+            read(msgpack.ext(tag, operand("Operand")))
+            read(msgpack.ext(tag, array_of(array_of(operand("Operand")))))
 
 
 def test_an_object_as_the_fields_of_a_message_is_not_used() -> None:
     assert HumanMessage("loaded").content == "loaded"
     for number in (b"\x01", b"\x02", b"\x0f", b"\x11", b"\x14"):
         read(array_of(NONE, number, operand("Operand")))
-        read(wire.ext(Tag.SHAPED, array_of(NONE, number, operand("Operand"))))
+        read(msgpack.ext(Tag.SHAPED, array_of(NONE, number, operand("Operand"))))
     read(array_of(NONE, operand("Operand"), b"\x80"))
 
 
 def test_of_a_key_only_hash_and_equality_run() -> None:
     """A dict or a set needs the hash of its keys; that is all an object gets to run, and its failure is an error."""
-    for data in (wire.ext(Tag.SET, array_of(operand("Operand"))), b"\x81" + operand("Operand") + b"\x01"):
+    for data in (msgpack.ext(Tag.SET, array_of(operand("Operand"))), b"\x81" + operand("Operand") + b"\x01"):
         RAN.clear()
         codec.unpack(data)
         assert set(RAN) <= {"__hash__", "__eq__"}
     bad = operand("BadKey")
     for tag in (Tag.SET, Tag.FROZENSET):
         with pytest.raises(Corrupt):
-            codec.unpack(wire.ext(tag, array_of(bad)))
+            codec.unpack(msgpack.ext(tag, array_of(bad)))
     with pytest.raises(Corrupt):
         codec.unpack(b"\x81" + bad + b"\x01")
 
@@ -272,7 +272,7 @@ def test_forged_shapes(subtests: pytest.Subtests) -> None:
             with case(subtests, fields, number):
                 data = array_of(NONE, encode(number), fields)
                 read(data)
-                read(wire.ext(Tag.SHAPED, data))
+                read(msgpack.ext(Tag.SHAPED, data))
 
 
 FORGED_SHAPES: list[Any] = [
@@ -290,7 +290,7 @@ FORGED_SHAPES: list[Any] = [
 def test_a_forged_shape_is_not_another_value_once_saved_again(subtests: pytest.Subtests) -> None:
     for payload in FORGED_SHAPES:
         with case(subtests, payload):
-            data = array_of(wire.ext(Tag.SHAPED, payload))
+            data = array_of(msgpack.ext(Tag.SHAPED, payload))
             try:
                 value = codec.unpack(data)
             except Corrupt:
@@ -304,7 +304,7 @@ def test_a_forged_shape_is_not_another_value_once_saved_again(subtests: pytest.S
 def test_fields_of_a_message_are_a_plain_dict(subtests: pytest.Subtests) -> None:
     for mapping in [collections.OrderedDict, collections.Counter]:
         with case(subtests, mapping):
-            fields = wire.inner(codec.pack(mapping(HumanMessage("x").__dict__)))
+            fields = msgpack.inner(codec.pack(mapping(HumanMessage("x").__dict__)))
             value = read(array_of(NONE, b"\x01", fields))
             assert isinstance(value, Inert | Corrupt)
 
@@ -342,10 +342,10 @@ def test_an_unknown_type_stays_as_it_is(subtests: pytest.Subtests) -> None:
     for tag in sorted({*range(128), -2, -128} - set(Tag)):
         with case(subtests, tag):
             for payload in (b"", b"\x01", b"\x91" * 100, b"\xc1"):
-                data = wire.ext(tag & 0xFF, payload)
+                data = msgpack.ext(tag & 0xFF, payload)
                 value = read(data)
                 assert isinstance(value, Inert | Corrupt)
-                read(wire.ext(Tag.SET, array_of(data)))
+                read(msgpack.ext(Tag.SET, array_of(data)))
 
 
 FORGED_PAYLOADS: list[Any] = [b"\x91" * 100, array_of(NONE, b"\x90", b"\x80"), b"\xdd\xff\xff\xff\xff", b"\xc1", b""]
@@ -445,15 +445,15 @@ def test_reading_imports_nothing() -> None:
     """Every tag, in a process that has loaded nothing but the codec."""
     code = """
         import sys
-        from holdfast.codec import Codec, wire
+        from holdfast.codec import Codec, msgpack
         from msgspec.msgpack import encode
         codec = Codec()
         refs = ["langchain_core.messages.human:HumanMessage", "antigravity:fly", "pandas:DataFrame"]
         refs += ["tests.codec.gadgets:Quiet", "pydantic:BaseModel"]
-        datas = [wire.ext(tag, wire.join_array([encode(ref), b"\\x80"])) for tag in range(128) for ref in refs]
-        datas += [wire.join_array([b"\\xc0", encode(n), b"\\x80"]) for n in range(30)]
+        datas = [msgpack.ext(tag, msgpack.join_array([encode(ref), b"\\x80"])) for tag in range(128) for ref in refs]
+        datas += [msgpack.join_array([b"\\xc0", encode(n), b"\\x80"]) for n in range(30)]
         # A zone that the system does not have makes Python look into its own package of zones, and only there.
-        datas += [wire.ext(17, key) for key in (b"Europe/Berlin", b"../x", b"UTC", b"a.b")]
+        datas += [msgpack.ext(17, key) for key in (b"Europe/Berlin", b"../x", b"UTC", b"a.b")]
         before = set(sys.modules)
         for data in datas:
             try:
@@ -496,7 +496,7 @@ def run_cases(code: str, *, megabytes: int = 0) -> dict[str, str]:
 
 PRELUDE = """
 import sys, threading, time
-from holdfast.codec import Codec, wire
+from holdfast.codec import Codec, msgpack
 from holdfast.errors import HoldfastError
 from msgspec.msgpack import encode
 codec = Codec()
@@ -525,15 +525,15 @@ shapes = {
 }
 exts = b"\\xc0"
 for i in range(600):
-    exts = wire.ext(1 if i % 2 else 20, b"\\x91" + exts)
+    exts = msgpack.ext(1 if i % 2 else 20, b"\\x91" + exts)
 shapes["exts"] = exts
 mixed = b"\\xc0"
 for i in range(32):
-    mixed = wire.ext(1, b"\\x91" * 64 + mixed)
+    mixed = msgpack.ext(1, b"\\x91" * 64 + mixed)
 shapes["mixed"] = mixed
 packed = b"\\x91" * 1900 + b"\\xc0"
 for i in range(31):
-    packed = wire.ext(1, b"\\x91" * 64 + packed)
+    packed = msgpack.ext(1, b"\\x91" * 64 + packed)
 shapes["both"] = packed
 """
 
@@ -582,43 +582,45 @@ def test_claimed_lengths_inside_typed_values_take_no_memory() -> None:
     code = """
     for tag in range(64):
         for header in (b"\\xdd", b"\\xdf", b"\\xc6", b"\\xdb", b"\\xc9"):
-            attempt(wire.ext(tag, header + b"\\xff" * 4))
-            attempt(wire.ext(tag, b"\\x92\\xa3a:b" + header + b"\\x0f" * 4))
+            attempt(msgpack.ext(tag, header + b"\\xff" * 4))
+            attempt(msgpack.ext(tag, b"\\x92\\xa3a:b" + header + b"\\x0f" * 4))
     """
     assert "SLOW" not in run(PRELUDE + textwrap.dedent(code), megabytes=400)
 
 
 HANGS = {
-    "fraction": "wire.ext(25, wire.join_array([big(random.getrandbits(8_000_000) | 1) for _ in range(2)]))",
-    "range": "wire.ext(9, wire.join_array([b'\\0', big(random.getrandbits(8_000_000)), "
+    "fraction": "msgpack.ext(25, msgpack.join_array([big(random.getrandbits(8_000_000) | 1) for _ in range(2)]))",
+    "range": "msgpack.ext(9, msgpack.join_array([b'\\0', big(random.getrandbits(8_000_000)), "
     "big(random.getrandbits(4_000_000))]))",
-    "timedelta": "wire.ext(15, wire.join_array([big(random.getrandbits(8_000_000)) for _ in range(3)]))",
-    "decimal": "wire.ext(10, b'9' * 4_000_000)",
-    "decimal exponent": "wire.ext(10, b'1E' + b'9' * 4_000_000)",
+    "timedelta": "msgpack.ext(15, msgpack.join_array([big(random.getrandbits(8_000_000)) for _ in range(3)]))",
+    "decimal": "msgpack.ext(10, b'9' * 4_000_000)",
+    "decimal exponent": "msgpack.ext(10, b'1E' + b'9' * 4_000_000)",
     "int": "big(random.getrandbits(80_000_000))",
-    "flag": "wire.ext(38, wire.join_array([encode('re:RegexFlag'), big(random.getrandbits(8_000_000))]))",
-    "flag negative": "wire.ext(38, wire.join_array([encode('re:RegexFlag'), big(-random.getrandbits(8_000_000))]))",
-    "classes in a regex": "wire.ext(19, wire.join_array([encode('[\\u0100-\\U0010ffff]' * 2000), b'\\x02']))",
-    "alternatives": "wire.ext(19, wire.join_array([encode('a|' * 1_000_000), b'\\0']))",
-    "groups": "wire.ext(19, wire.join_array([encode('(' * 100_000), b'\\0']))",
-    "nested repeats": "wire.ext(19, wire.join_array([encode('(?:' * 60 + 'a' + '){2,9}' * 60), b'\\0']))",
-    "colliding ints": "wire.ext(2, wire.join_array([big(k * ((1 << 61) - 1)) "
+    "flag": "msgpack.ext(38, msgpack.join_array([encode('re:RegexFlag'), big(random.getrandbits(8_000_000))]))",
+    "flag negative": "msgpack.ext(38, msgpack.join_array([encode('re:RegexFlag'), "
+    "big(-random.getrandbits(8_000_000))]))",
+    "classes in a regex": "msgpack.ext(19, msgpack.join_array([encode('[\\u0100-\\U0010ffff]' * 2000), b'\\x02']))",
+    "alternatives": "msgpack.ext(19, msgpack.join_array([encode('a|' * 1_000_000), b'\\0']))",
+    "groups": "msgpack.ext(19, msgpack.join_array([encode('(' * 100_000), b'\\0']))",
+    "nested repeats": "msgpack.ext(19, msgpack.join_array([encode('(?:' * 60 + 'a' + '){2,9}' * 60), b'\\0']))",
+    "colliding ints": "msgpack.ext(2, msgpack.join_array([big(k * ((1 << 61) - 1)) "
     "for k in range(1 << 20, (1 << 20) + 40_000)]))",
-    "colliding uuids": "wire.ext(4, wire.join_array([p for k in range(20_000) for p in "
-    "(wire.ext(11, (k * ((1 << 61) - 1)).to_bytes(16, 'big')), b'\\0')]))",
-    "mask": "wire.ext(34, wire.join_array([encode('tests.codec.gadgets:OpenModel'), b'\\x81\\xa1x\\0', "
+    "colliding uuids": "msgpack.ext(4, msgpack.join_array([p for k in range(20_000) for p in "
+    "(msgpack.ext(11, (k * ((1 << 61) - 1)).to_bytes(16, 'big')), b'\\0')]))",
+    "mask": "msgpack.ext(34, msgpack.join_array([encode('tests.codec.gadgets:OpenModel'), b'\\x81\\xa1x\\0', "
     "big(random.getrandbits(8_000_000)), encode({f'k{i}': 0 for i in range(50_000)}), b'\\xc0']))",
-    "zone": "wire.ext(17, b'A' * 1_000_000)",
-    "address": "wire.ext(24, wire.join_array([b'\\5', encode('1:' * 500_000)]))",
-    "network": "wire.ext(24, wire.join_array([b'\\2', encode('0.0.0.0/' + '9' * 500_000)]))",
-    "datetime": "wire.ext(12, wire.join_array([encode('2' * 1_000_000)]))",
-    "path": "wire.ext(18, wire.join_array([encode('pure windows'), encode('/' * 2_000_000)]))",
-    "class name": "wire.ext(32, wire.join_array([encode('a:' + '.' * 2_000_000), b'\\x80']))",
-    "many messages": "wire.join_array([b'\\xd7\\x30\\x93\\xc0\\x01\\x80\\0\\0\\0\\0'] * 100_000)",
-    "many classes": "wire.join_array([wire.ext(32, wire.join_array([encode('builtins:object'), b'\\x80']))] * 20_000)",
-    "many refused": "wire.join_array([wire.ext(32, wire.join_array("
+    "zone": "msgpack.ext(17, b'A' * 1_000_000)",
+    "address": "msgpack.ext(24, msgpack.join_array([b'\\5', encode('1:' * 500_000)]))",
+    "network": "msgpack.ext(24, msgpack.join_array([b'\\2', encode('0.0.0.0/' + '9' * 500_000)]))",
+    "datetime": "msgpack.ext(12, msgpack.join_array([encode('2' * 1_000_000)]))",
+    "path": "msgpack.ext(18, msgpack.join_array([encode('pure windows'), encode('/' * 2_000_000)]))",
+    "class name": "msgpack.ext(32, msgpack.join_array([encode('a:' + '.' * 2_000_000), b'\\x80']))",
+    "many messages": "msgpack.join_array([b'\\xd7\\x30\\x93\\xc0\\x01\\x80\\0\\0\\0\\0'] * 100_000)",
+    "many classes": "msgpack.join_array([msgpack.ext(32, msgpack.join_array("
+    "[encode('builtins:object'), b'\\x80']))] * 20_000)",
+    "many refused": "msgpack.join_array([msgpack.ext(32, msgpack.join_array("
     "[encode('tests.codec.gadgets:Calls'), b'\\x80']))] * 20_000)",
-    "big set": "wire.ext(2, encode(list(range(1_000_000))))",
+    "big set": "msgpack.ext(2, encode(list(range(1_000_000))))",
     "big dict": "encode({str(i): i for i in range(500_000)})",
     "many small ints": "b'\\xdd' + (3_000_000).to_bytes(4, 'big') + b'\\x90' * 100 + b'\\1' * 2_999_900",
 }  # fmt: skip
@@ -630,7 +632,7 @@ def test_no_value_takes_long_to_read(subtests: pytest.Subtests) -> None:
     import langchain_core.messages
     random.seed(1)
     def big(value):
-        return wire.ext(5, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        return msgpack.ext(5, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     """
     attempts = [f"begin({name!r})\nattempt({data})\n" for name, data in HANGS.items()]
     outcomes = run_cases(textwrap.dedent(code) + "".join(attempts))
@@ -643,11 +645,11 @@ def test_no_value_takes_long_to_read(subtests: pytest.Subtests) -> None:
 GROWS = {
     "empty dicts": ("b'\\xdd' + (400_000).to_bytes(4, 'big') + b'\\x80' * 400_000", 32),
     "empty lists": ("b'\\xdd' + (400_000).to_bytes(4, 'big') + b'\\x90' * 400_000", 32),
-    "empty sets": ("b'\\xdd' + (100_000).to_bytes(4, 'big') + wire.ext(2, b'\\x90') * 100_000", 32),
+    "empty sets": ("b'\\xdd' + (100_000).to_bytes(4, 'big') + msgpack.ext(2, b'\\x90') * 100_000", 32),
     "inert values": ("b'\\xdd' + (100_000).to_bytes(4, 'big') + b'\\xd4\\x7f\\0' * 100_000", 12),
     "typed values in each other": ("nested()", 80),
-    "flags": ("wire.ext(38, wire.join_array([encode('__main__:Bits'), huge]))", 32),
-    "any flags": ("wire.ext(38, wire.join_array([encode('re:RegexFlag'), huge]))", 32),
+    "flags": ("msgpack.ext(38, msgpack.join_array([encode('__main__:Bits'), huge]))", 32),
+    "any flags": ("msgpack.ext(38, msgpack.join_array([encode('re:RegexFlag'), huge]))", 32),
 }
 
 
@@ -658,11 +660,11 @@ def test_no_value_takes_much_more_memory_than_its_bytes(subtests: pytest.Subtest
     class Bits(enum.Flag):
         A = 1
         B = 2
-    huge = wire.ext(5, b"\\0" + b"\\xff" * 4_000_000)
+    huge = msgpack.ext(5, b"\\0" + b"\\xff" * 4_000_000)
     def nested():
         data = b"\\xc6" + (10 << 20).to_bytes(4, "big") + bytes(10 << 20)
-        for _ in range(wire.MAX_NESTING - 1):
-            data = wire.ext(1, b"\\x91" + data)
+        for _ in range(msgpack.MAX_NESTING - 1):
+            data = msgpack.ext(1, b"\\x91" + data)
         return data
     def measure(name, data):
         begin(name)
@@ -738,7 +740,7 @@ NO_ZONES: list[Any] = [b"../../etc/passwd", b"/etc/passwd", b"A\0B", b".", b"", 
 def test_a_time_zone_is_no_path(subtests: pytest.Subtests) -> None:
     for key in NO_ZONES:
         with case(subtests, key):
-            assert isinstance(read(wire.ext(Tag.ZONEINFO, key)), Corrupt)
+            assert isinstance(read(msgpack.ext(Tag.ZONEINFO, key)), Corrupt)
 
 
 def test_time_zone_offsets(subtests: pytest.Subtests) -> None:
@@ -793,7 +795,7 @@ def exact(value: Any) -> Any:
     assert codec.pack(value) == packed
     assert codec.pack_items([value]) == [packed]
     assert codec.pack_items([value, 1, HumanMessage("x")])[0] == packed
-    assert codec.pack([value]) == wire.top(b"\x91" + wire.inner(packed))
+    assert codec.pack([value]) == msgpack.top(b"\x91" + msgpack.inner(packed))
     again = codec.unpack(packed)
     same(value, again)
     assert codec.pack(again) == packed
@@ -1215,11 +1217,11 @@ def test_a_failure_to_save_is_always_a_typed_error() -> None:
 def test_a_value_that_holds_itself_many_times_is_refused_in_time(most: int) -> None:
     code = f"""
     import dataclasses
-    from holdfast.codec import packing
+    from holdfast.codec import packer
     @dataclasses.dataclass
     class Data:
         x: object
-    packing.MAX_VALUES = {most}
+    packer.MAX_VALUES = {most}
     def doubled(make, times, value):
         for _ in range(times):
             value = make(value)

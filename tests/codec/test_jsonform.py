@@ -34,11 +34,11 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 from msgspec.msgpack import Ext, encode
 
-from holdfast.codec import Codec, Inert, Registry, wire
-from holdfast.codec.jsonform import from_json, to_json
-from holdfast.codec.plainform import to_plain
-from holdfast.codec.shapes import SHAPES
-from holdfast.codec.stdlib import KINDS
+from holdfast.codec import Codec, Inert, Registry, msgpack
+from holdfast.codec.json_codec import from_json, to_json
+from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.plain_json import to_plain
+from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep
 from tests.support.cases import case
@@ -285,7 +285,7 @@ def test_each_type_has_its_readable_form(subtests: pytest.Subtests) -> None:
 
 
 def test_every_tag_and_every_well_known_class_has_a_mark() -> None:
-    from holdfast.codec.jsonmarks import MARKS
+    from holdfast.codec.json_types import MARKS
 
     assert {tag for tag, _ in MARKS.values()} == set(Tag)
     assert {mark for mark in MARKS if mark[1].isupper()} >= {"$AIMessage", "$Send", "$Interrupt", "$DeltaSnapshot"}
@@ -440,12 +440,12 @@ def _nested(value: Any, layers: int, *wraps: Callable[[Any], Any]) -> Any:
 
 
 DEEPEST: dict[str, Any] = {
-    "lists": _nested(1, wire.MAX_DEPTH, lambda inner: [inner]),
-    "dicts": _nested(1, wire.MAX_DEPTH, lambda inner: {1: inner}),
-    "tuples": _nested(1, wire.MAX_NESTING, lambda inner: (inner,)),
-    "dataclasses": _nested(1, wire.MAX_NESTING, State),
+    "lists": _nested(1, msgpack.MAX_DEPTH, lambda inner: [inner]),
+    "dicts": _nested(1, msgpack.MAX_DEPTH, lambda inner: {1: inner}),
+    "tuples": _nested(1, msgpack.MAX_NESTING, lambda inner: (inner,)),
+    "dataclasses": _nested(1, msgpack.MAX_NESTING, State),
     "both": _nested(1, 12, *[lambda inner: {None: inner}] * 12, lambda inner: (inner,)),
-    "typed dicts": _nested(1, wire.MAX_NESTING - 1, lambda inner: {(1,): inner}),
+    "typed dicts": _nested(1, msgpack.MAX_NESTING - 1, lambda inner: {(1,): inner}),
 }
 
 
@@ -781,7 +781,7 @@ BROKEN: dict[str, bytes] = {
     "typed key": b"\x81\xd4\x63\0\x01",
     "datetime of msgpack": b"\xd6\xff\0\0\0\1",
     "negative tag": b"\xd4\xfe\0",
-    "escaped without need": wire.ESCAPE + _STR,
+    "escaped without need": msgpack.ESCAPE + _STR,
     "shaped with its header": ext(Tag.SHAPED, [None, 1, {}]),
     "many in few bytes": b"\xdd\xff\xff\xff\xff",
 }
@@ -824,7 +824,7 @@ def test_flipped_bytes_are_kept_or_refused(packed: bytes, data: st.DataObject) -
 
 @given(st.integers(0, 127), values)
 def test_any_value_under_any_tag_is_kept(tag: int, value: Any) -> None:
-    check(encode([raw(tag, wire.inner(pack(value)))]))
+    check(encode([raw(tag, msgpack.inner(pack(value)))]))
 
 
 _MARKS = st.sampled_from(["$object", "$dict", "$float", "$bytes", "$ext", "$HumanMessage", "$Send"]) | st.sampled_from(

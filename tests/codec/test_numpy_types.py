@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from holdfast.codec import Codec, Limits, arrays
-from holdfast.codec.packing import Packer
+from holdfast.codec import Codec, Limits, array_types
+from holdfast.codec.msgpack import ext
+from holdfast.codec.packer import Packer
 from holdfast.codec.registry import default_registry
 from holdfast.codec.tags import Tag
-from holdfast.codec.wire import ext
 from holdfast.errors import HoldfastError, TooDeep, TooLarge, Unsupported
 from tests.codec.forgeries import check_refused_cheaply
 from tests.support.cases import case
@@ -272,7 +272,7 @@ def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
 
 
 def test_other_classes_of_numpy_are_not_values() -> None:
-    assert arrays.dumper(np.random.Generator) is None
+    assert array_types.dumper(np.random.Generator) is None
     with pytest.raises(Unsupported, match="Generator"):
         codec.pack(np.random.default_rng(0))
 
@@ -299,9 +299,9 @@ def test_an_array_inside_itself_is_an_error() -> None:
 
 def test_children_name_the_items_of_objects_only() -> None:
     array = np.array([[None, print]], object)
-    assert dict(arrays.children(array)) == {"[0, 0]": None, "[0, 1]": print}
-    assert list(arrays.children(np.zeros(2))) == []
-    assert list(arrays.children(np.float64(1))) == []
+    assert dict(array_types.children(array)) == {"[0, 0]": None, "[0, 1]": print}
+    assert list(array_types.children(np.zeros(2))) == []
+    assert list(array_types.children(np.float64(1))) == []
 
 
 # Forged bytes ------------------------------------------------------------------------------------------------

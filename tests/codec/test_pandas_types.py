@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from hypothesis.extra import pandas as pdst
 
-from holdfast.codec import Codec, Inert, arrays
+from holdfast.codec import Codec, Inert, array_types
+from holdfast.codec.msgpack import ext
 from holdfast.codec.tags import Tag
-from holdfast.codec.wire import ext
 from holdfast.errors import Corrupt, HoldfastError, TooLarge, Unsupported
 from tests.codec.forgeries import check_refused_cheaply
 from tests.support.cases import case
@@ -357,19 +357,19 @@ def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
 
 
 def test_other_classes_of_pandas_are_not_values() -> None:
-    assert arrays.dumper(pd.Grouper) is None
+    assert array_types.dumper(pd.Grouper) is None
     with pytest.raises(Unsupported, match="Rolling"):
         codec.pack(pd.Series([1.0]).rolling(2))
 
 
 def test_children_name_the_parts() -> None:
     frame = pd.DataFrame({"good": [1], "bad": pd.Series([print], dtype=object)})
-    parts = dict(arrays.children(frame))
+    parts = dict(array_types.children(frame))
     assert list(parts) == [".columns", "['good']", "['bad']", ".index", ".attrs"]
-    assert dict(arrays.children(parts["['bad']"]))["[0]"] is print
-    assert list(dict(arrays.children(frame["good"]))) == [".index", ".attrs"]
-    assert list(arrays.children(pd.Index([1, "a"], dtype=object))) == [("[0]", 1), ("[1]", "a")]
-    assert list(arrays.children(pd.NaT)) == []
+    assert dict(array_types.children(parts["['bad']"]))["[0]"] is print
+    assert list(dict(array_types.children(frame["good"]))) == [".index", ".attrs"]
+    assert list(array_types.children(pd.Index([1, "a"], dtype=object))) == [("[0]", 1), ("[1]", "a")]
+    assert list(array_types.children(pd.NaT)) == []
 
 
 # What is not available here ----------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ DEPTHS: dict[str, tuple[Any, int]] = {
 def test_depth(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TooDeep):
         codec.pack(nested(5000, lambda v: [v]))
-    monkeypatch.setattr("holdfast.codec.packing._MAX_PATH", 60)  # a longer path takes a second to find
+    monkeypatch.setattr("holdfast.codec.packer._MAX_PATH", 60)  # a longer path takes a second to find
     for name, (wrap, limit) in DEPTHS.items():
         with case(subtests, name):
             packed = codec.pack(nested(limit, wrap))
@@ -301,7 +301,7 @@ def test_shared_parts_do_not_blow_up() -> None:
 
 
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.codec.packing.MAX_VALUES", 100)
+    monkeypatch.setattr("holdfast.codec.packer.MAX_VALUES", 100)
     assert codec.pack([1] * 92)
     for value in ([1] * 101, [[1] * 50] * 2, [()] * 12):
         with pytest.raises(TooLarge, match="more than 100 values"):

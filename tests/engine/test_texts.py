@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.codec import default_codec, wire
+from holdfast.codec import default_codec, msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.texts import Around, Text, edited_items, edited_texts, replaced, role_of, texts
 from holdfast.engine.tokens import LONGEST, Finder, fold, in_order, needed, words_of
@@ -57,7 +57,7 @@ def test_what_has_no_text(value: Any) -> None:
 )
 @pytest.mark.parametrize("tag", sorted({*Tag} - {Tag.SHAPED, Tag.STR}))
 def test_payloads_of_another_shape_do_no_harm(tag: int, payload: bytes) -> None:
-    assert all(type(each.text) is str for each in of(wire.ext(tag, payload)))
+    assert all(type(each.text) is str for each in of(msgpack.ext(tag, payload)))
 
 
 @pytest.mark.parametrize("data", [b"\xa5ab", b"\xa2\xff\xff", b"\x81\x80\x01"], ids=["short", "no text", "odd key"])

@@ -11,12 +11,12 @@ from typing import Any
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.batches import Seen, look_at_new, pack_again
-from holdfast.codec.copies import Made
-from holdfast.codec.inert import Inert
-from holdfast.codec.packing import Packer, locate
+from holdfast.codec.bulk_packing import Seen, look_at_new, pack_again
+from holdfast.codec.message_cache import Made
+from holdfast.codec.opaque import Inert
+from holdfast.codec.packer import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
-from holdfast.codec.unpacking import Unpacker
+from holdfast.codec.unpacker import Unpacker
 from holdfast.errors import HoldfastError, Invalid, TooDeep
 
 __all__ = ["Codec", "Inert", "Limits", "Made", "Registry", "Seen", "default_codec"]
@@ -153,21 +153,21 @@ class Codec:
 
     def to_json(self, value: Any) -> Any:
         """The value as a tree of JSON values with type marks (`{"$tuple": [1, 2]}`), from which nothing is lost."""
-        from holdfast.codec import jsonform
+        from holdfast.codec import json_codec
 
-        return jsonform.to_json(self.pack(value))
+        return json_codec.to_json(self.pack(value))
 
     def from_json(self, tree: Any) -> Any:
         """The value that `to_json` made this tree of."""
-        from holdfast.codec import jsonform
+        from holdfast.codec import json_codec
 
-        return self.unpack(jsonform.from_json(tree))
+        return self.unpack(json_codec.from_json(tree))
 
     def to_plain(self, value: Any) -> Any:
         """The value as JSON for people: no type marks, and no way back."""
-        from holdfast.codec import plainform
+        from holdfast.codec import plain_json
 
-        return plainform.to_plain(self.pack(value))
+        return plain_json.to_plain(self.pack(value))
 
 
 default_codec = Codec()

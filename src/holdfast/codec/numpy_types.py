@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.msgpack import encode
 
-from holdfast.codec import wire
-from holdfast.codec.kinds import Dumper, Packing, Unpacking
+from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
+from holdfast.codec.type_handler import Dumper, Packing, Unpacking
 from holdfast.errors import Corrupt, Unsupported
 
 Array = npt.NDArray[Any]
@@ -183,7 +183,7 @@ def _dump_array(p: Packing, array: Array) -> tuple[int, bytes]:
         items = array.ravel("F" if order == "F" else "C").tolist()
         return Tag.NDARRAY, p.pack([_OBJECT, list(array.shape), order, items])
     head = [p.pack(part) for part in (describe(array.dtype), list(array.shape), order)]
-    return Tag.NDARRAY, wire.join_array([*head, encode(_raw(p, array, order))])
+    return Tag.NDARRAY, msgpack.join_array([*head, encode(_raw(p, array, order))])
 
 
 def _load_array(u: Unpacking, data: bytes) -> Array:

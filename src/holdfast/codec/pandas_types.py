@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from pandas.tseries.frequencies import to_offset
 
-from holdfast.codec.inert import Inert
-from holdfast.codec.kinds import Dumper, NotHere, Packing, Unpacking
+from holdfast.codec.opaque import Inert
 from holdfast.codec.tags import Tag
+from holdfast.codec.type_handler import Dumper, NotHere, Packing, Unpacking
 from holdfast.errors import Corrupt, TooLarge, Unsupported
 
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.codec import revival
-from holdfast.codec.shapes import SHAPES
-from holdfast.codec.stdlib import KINDS
+from holdfast.codec import class_lookup
+from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.stdlib_types import KINDS
 from holdfast.errors import Invalid, Unsupported
 
 T = TypeVar("T")
@@ -55,12 +55,18 @@ class Registry:
         `dump` may return anything the codec supports. `name` stands in the stored bytes (default: module and class
         name): choose one yourself if the class may be moved. Subclasses are types of their own.
         """
-        if type in _OWN_TYPES or revival.reference(type) in _WELL_KNOWN:
+        if type in _OWN_TYPES or class_lookup.reference(type) in _WELL_KNOWN:
             raise Invalid(f"{type.__name__} already has a form of its own", hint="Register a subclass of it instead")
-        name = name or revival.reference(type)
+        name = name or class_lookup.reference(type)
         other = self._by_name.get(name)
-        if other is not None and other.type is not type and revival.reference(other.type) != revival.reference(type):
-            raise Invalid(f"the name {name!r} is taken by {revival.reference(other.type)}", hint="Pass another name=")
+        if (
+            other is not None
+            and other.type is not type
+            and class_lookup.reference(other.type) != class_lookup.reference(type)
+        ):
+            raise Invalid(
+                f"the name {name!r} is taken by {class_lookup.reference(other.type)}", hint="Pass another name="
+            )
         self._by_type[type] = self._by_name[name] = Registration(name, type, dump, load)
 
     def allow(self, thing: Any, *, name: str | None = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.codec import Codec, wire
+from holdfast.codec import Codec, msgpack
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held, States, weigh
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
@@ -215,8 +215,8 @@ def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
     # In its place it must not nest deeper than the format allows.
     flat = inner(flatten(packed))
     for key in path[:0:-1]:
-        flat = wire.join_map([(codec.pack(key), flat)])
-    wire.check_depth(flat)
+        flat = msgpack.join_map([(codec.pack(key), flat)])
+    msgpack.check_depth(flat)
     return packed
 
 
@@ -318,5 +318,7 @@ def _last_change(held: Held | None, channel: bytes) -> bool | None:
             return None
         for key, operation in edit.put:
             if key == channel:
-                return isinstance(operation, EditMap) or (isinstance(operation, Set) and wire.is_map(operation.value))
+                return isinstance(operation, EditMap) or (
+                    isinstance(operation, Set) and msgpack.is_map(operation.value)
+                )
     return None

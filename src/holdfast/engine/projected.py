@@ -18,7 +18,7 @@ from holdfast.backends.spaces import (
     Scalar,
     Space,
 )
-from holdfast.codec.plainform import to_plain
+from holdfast.codec.plain_json import to_plain
 from holdfast.engine.lines import MAIN
 from holdfast.engine.readable import CAP, key_text, to_text
 from holdfast.engine.records import Branch, Info, Line, Point

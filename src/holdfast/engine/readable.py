@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.json import encode
 
-from holdfast.codec.plainform import to_plain
+from holdfast.codec.plain_json import to_plain
 from holdfast.errors import TooDeep
 from holdfast.model.objects import is_pointer
 from holdfast.model.packed import Packed, flatten

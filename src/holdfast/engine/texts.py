@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder, Ext
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.engine.projected import is_hidden
 from holdfast.engine.readable import ROLES
@@ -122,8 +122,8 @@ def _edits_items(operation: Operation) -> bool:
 
 
 def _is_container(value: bytes) -> bool:
-    bare = value.removeprefix(wire.ESCAPE)
-    return not value.startswith(wire.SHAPED_MARK) and (wire.is_array(bare) or wire.is_map(bare))
+    bare = value.removeprefix(msgpack.ESCAPE)
+    return not value.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
 
 
 class _Place(NamedTuple):
@@ -148,8 +148,8 @@ def _operation(
         return
     old, now = _whole(old, load), _whole(now, load)
     if isinstance(operation, EditText):
-        if isinstance(now, bytes) and wire.is_str(now):
-            yield from _windows(place, operation, wire.content(now))
+        if isinstance(now, bytes) and msgpack.is_str(now):
+            yield from _windows(place, operation, msgpack.content(now))
     elif isinstance(operation, EditMap):
         olds, nows = _entries_of(old), _entries_of(now)
         role = _role_in(nows)
@@ -167,7 +167,7 @@ def _role_in(entries: Mapping[bytes, Packed]) -> str | None:
     for name in ("content", "tool_calls", "role", "type"):
         value = entries.get(pack_name(name))
         if value is not None:
-            found[name] = _parsed(value) if isinstance(value, bytes) and wire.is_str(value) else value
+            found[name] = _parsed(value) if isinstance(value, bytes) and msgpack.is_str(value) else value
     return _message_role(found)
 
 
@@ -260,13 +260,13 @@ def _to_space(text: str, place: int, step: int) -> int:
 def _packed(place: _Place, packed: bytes, load: LoadLarge) -> Iterator[Text]:
     if is_pointer(packed):
         packed = load(packed)
-    shaped = packed.startswith(wire.SHAPED_MARK)
-    raw = _parsed(packed.removeprefix(wire.ESCAPE))
+    shaped = packed.startswith(msgpack.SHAPED_MARK)
+    raw = _parsed(packed.removeprefix(msgpack.ESCAPE))
     yield from _value(place.path, raw[2] if shaped else raw, place.role, place.said)
 
 
 def _parsed(data: bytes) -> Any:
-    wire.check_depth(data)
+    msgpack.check_depth(data)
     try:
         return _decode(data)
     except (MsgspecError, UnicodeDecodeError, TypeError) as error:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.json import encode
 
-from holdfast.codec.jsonform import is_mark
+from holdfast.codec.json_codec import is_mark
 from holdfast.model import sequences
 
 _CLOSELY = 20_000

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.json import encode
 
 from holdfast.codec import Codec
-from holdfast.codec.jsonform import from_json
+from holdfast.codec.json_codec import from_json
 from holdfast.engine.projected import is_hidden
 from holdfast.engine.readable import Message, messages
 from holdfast.errors import Conflict, Invalid

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec.json import encode
 
-from holdfast.codec import Codec, wire
-from holdfast.codec.jsonform import from_json, is_mark, to_json
-from holdfast.codec.plainform import to_plain
+from holdfast.codec import Codec, msgpack
+from holdfast.codec.json_codec import from_json, is_mark, to_json
+from holdfast.codec.plain_json import to_plain
 from holdfast.history.aligning import gaps, pairs
 from holdfast.model.objects import Pointer, is_pointer, parse_pointer
 from holdfast.model.packed import Packed, unpack_name
@@ -96,7 +96,7 @@ def tree_of(packed: Packed, large: Mapping[bytes, bytes]) -> Any:
         return Large(pointer.size, pointer.digest.hex())
     if isinstance(packed, list):
         return [tree_of(item, large) for item in packed]
-    if all(map(wire.is_str, packed)):
+    if all(map(msgpack.is_str, packed)):
         shown = {unpack_name(key): tree_of(value, large) for key, value in packed.items()}
         return {"$object": shown} if is_mark(shown) else shown
     return {"$dict": [[to_json(key), tree_of(value, large)] for key, value in packed.items()]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.codec.jsonform import to_json
+from holdfast.codec.json_codec import to_json
 from holdfast.engine.core import Engine
 from holdfast.engine.records import Line, Point
 from holdfast.engine.states import Held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.model import sequences
 from holdfast.model.objects import LARGE, is_pointer, pointer_to
 from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set
@@ -98,9 +98,9 @@ def _edit(old: Packed, new: Packed, depth: int) -> Operation | None:
     if old_map is not None and new_map is not None:
         return diff_maps(old_map, new_map, depth)
     if isinstance(old, bytes) and isinstance(new, bytes) and len(old) >= _LONG_TEXT:
-        for is_kind in (wire.is_str, wire.is_bin):
+        for is_kind in (msgpack.is_str, msgpack.is_bin):
             if is_kind(old) and is_kind(new):
-                return _diff_text(wire.content(old), wire.content(new))
+                return _diff_text(msgpack.content(old), msgpack.content(new))
     return None
 
 

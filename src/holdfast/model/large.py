@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.model.objects import LARGE, is_pointer, pointer_to
 from holdfast.model.operations import Change, EditList, EditMap, Keep, Operation, Set
 
@@ -55,8 +55,8 @@ def _part(part: Keep | Change | tuple[bytes, ...], objects: dict[bytes, bytes]) 
 
 
 def _is_container(value: bytes) -> bool:
-    bare = value.removeprefix(wire.ESCAPE)
-    return not value.startswith(wire.SHAPED_MARK) and (wire.is_array(bare) or wire.is_map(bare))
+    bare = value.removeprefix(msgpack.ESCAPE)
+    return not value.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
 
 
 def _value(value: bytes, objects: dict[bytes, bytes]) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.model import sequences
 from holdfast.model.diff import diff
 from holdfast.model.packed import Packed, PackedMap, as_items, as_map, flatten
@@ -225,10 +225,10 @@ def _merge_lines(base: Packed | None, ours: Packed, theirs: Packed) -> bytes | N
     """Three texts merged line by line, if they are texts and no line clashes."""
     texts = []
     for side in (base, ours, theirs):
-        if not isinstance(side, bytes) or not wire.is_str(side):
+        if not isinstance(side, bytes) or not msgpack.is_str(side):
             return None
-        texts.append(wire.content(side).splitlines(keepends=True))
+        texts.append(msgpack.content(side).splitlines(keepends=True))
     settled = [_settle(*part) for part in _regions(*texts)]
     if None in settled:
         return None
-    return wire.text(b"".join(line for part in settled if part is not None for line in part))
+    return msgpack.text(b"".join(line for part in settled if part is not None for line in part))

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from msgspec import Meta, MsgspecError
 from msgspec.msgpack import Decoder, decode, encode
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.errors import Corrupt
 
 NodeId: TypeAlias = bytes
@@ -127,7 +127,7 @@ def sort_key(key: bytes) -> bytes:
     """Where a packed key sorts: strings by their text, so that a prefix is a range; other keys before them."""
     if 0xA0 <= key[0] <= 0xBF:  # a short string, as most keys are
         return b"\x01" + key[1:]
-    return b"\x01" + wire.content(key) if wire.is_str(key) else b"\x00" + key
+    return b"\x01" + msgpack.content(key) if msgpack.is_str(key) else b"\x00" + key
 
 
 # Stored form --------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def encode_root(root: MapRoot) -> bytes:
 
 def decode_root(data: bytes) -> MapRoot:
     """A state's root from its stored form."""
-    wire.check_depth(data)
+    msgpack.check_depth(data)
     try:
         root = parse_slot(decode(data))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import MsgspecError
 from msgspec.msgpack import decode, encode
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.errors import Corrupt, TooLarge
 from holdfast.model.packed import POINTER, Packed, PackedMap, as_items, as_map, flatten
 
@@ -95,12 +95,12 @@ def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothin
 
 
 def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
-    if not isinstance(packed, bytes) or not packed or not (wire.is_str(packed) or wire.is_bin(packed)):
+    if not isinstance(packed, bytes) or not packed or not (msgpack.is_str(packed) or msgpack.is_bin(packed)):
         raise Corrupt("an operation changes part of a text where there is none")
-    old = wire.content(packed)
+    old = msgpack.content(packed)
     _check_total(sum(len(part) if isinstance(part, bytes) else part.length for part in edit.parts))
     new = b"".join(part if isinstance(part, bytes) else old[slice(*_bounds(part, len(old)))] for part in edit.parts)
-    return wire.text(new) if wire.is_str(packed) else wire.binary(new)
+    return msgpack.text(new) if msgpack.is_str(packed) else msgpack.binary(new)
 
 
 def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> list[bytes]:
@@ -165,7 +165,7 @@ def encode_operation(operation: Operation) -> bytes:
 
 def decode_operation(data: bytes) -> Operation:
     """An operation from its stored form."""
-    wire.check_depth(data)
+    msgpack.check_depth(data)
     try:
         return _from_parts(decode(data))
     except (MsgspecError, UnicodeDecodeError, TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from itertools import islice
 from types import NoneType
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.codec import Codec, default_codec, wire
+from holdfast.codec import Codec, default_codec, msgpack
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 
 Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
@@ -117,7 +117,7 @@ def unpack_name(packed: bytes) -> str:
 @lru_cache(4096)
 def pack_name(name: str) -> bytes:
     """A channel's name, packed. States of an agent have the same few."""
-    return wire.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
+    return msgpack.text(name.encode()) if len(name) < 256 and name.isascii() else default_codec.pack(name)
 
 
 def _pack_map(codec: Codec, value: dict[Any, Any], keys: list[bytes], memory: Memory | None = None) -> PackedMap:
@@ -150,34 +150,34 @@ def flatten(packed: Packed) -> bytes:
     if isinstance(packed, bytes):
         return packed
     if isinstance(packed, list):
-        return wire.top(wire.join_array(list(map(inner, packed))))
-    return wire.join_map([(key, inner(flatten(value))) for key, value in packed.items()])
+        return msgpack.top(msgpack.join_array(list(map(inner, packed))))
+    return msgpack.join_map([(key, inner(flatten(value))) for key, value in packed.items()])
 
 
 def inner(packed: bytes) -> bytes:
     """Packed bytes as they stand inside others. A pointer has no such form: what it stands for must be put in first."""
     if packed.startswith(POINTER):
         raise Invalid("a pointer stands for a large value that was not fetched")
-    return wire.inner(packed)
+    return msgpack.inner(packed)
 
 
 def as_items(packed: Packed) -> list[bytes] | None:
     """The packed items of a list in any form; None if it is no list."""
     if isinstance(packed, list):
         return packed
-    if isinstance(packed, dict) or packed.startswith((wire.SHAPED_MARK, POINTER)):
+    if isinstance(packed, dict) or packed.startswith((msgpack.SHAPED_MARK, POINTER)):
         return None
-    data = _not_empty(packed.removeprefix(wire.ESCAPE))
-    return list(map(wire.top, wire.split_array(data))) if wire.is_array(data) else None
+    data = _not_empty(packed.removeprefix(msgpack.ESCAPE))
+    return list(map(msgpack.top, msgpack.split_array(data))) if msgpack.is_array(data) else None
 
 
 def as_map(packed: Packed) -> PackedMap | None:
     """The packed values of a dict in any form, by packed key; None if it is no dict."""
     if isinstance(packed, dict):
         return packed
-    if isinstance(packed, list) or not wire.is_map(_not_empty(packed)):
+    if isinstance(packed, list) or not msgpack.is_map(_not_empty(packed)):
         return None
-    return {key: wire.top(value) for key, value in wire.split_map(packed)}
+    return {key: msgpack.top(value) for key, value in msgpack.split_map(packed)}
 
 
 def _not_empty(packed: bytes) -> bytes:

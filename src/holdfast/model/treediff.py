@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.model import listtree, sequences, views
 from holdfast.model.folded import matching, matching_back
 from holdfast.model.nodes import Child, Entry, ListRoot, MapRoot, NodeId, Slot
@@ -214,7 +214,7 @@ class _Differ:
         for root, first in zip((old, new), firsts, strict=True):
             if first is None or root.child is None:
                 continue
-            if not wire.is_str(first) or (root.child.size == 1 and wire.content(first).startswith(b"$")):
+            if not msgpack.is_str(first) or (root.child.size == 1 and msgpack.content(first).startswith(b"$")):
                 return True
         return False
 

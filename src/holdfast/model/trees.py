@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from holdfast.codec.wire import MAX_DEPTH
+from holdfast.codec.msgpack import MAX_DEPTH
 from holdfast.errors import Corrupt, TooDeep, TooLarge
 from holdfast.model.nodes import (
     FANOUT,

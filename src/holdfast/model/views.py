@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.model import listtree, maptree
 from holdfast.model.drafts import Draft, ListDraft, MapDraft, as_dict, as_list
 from holdfast.model.fold import read_slot
@@ -39,7 +39,7 @@ def one(ws: Workspace, state: MapDraft, key: bytes) -> Rounds[tuple[Draft, Origi
 
 def is_dict(value: Draft) -> bool:
     """Whether a value is a dict, without reading it."""
-    return wire.is_map(value) if isinstance(value, bytes) else isinstance(value, MapRoot | MapDraft)
+    return msgpack.is_map(value) if isinstance(value, bytes) else isinstance(value, MapRoot | MapDraft)
 
 
 def keys(ws: Workspace, value: Draft) -> Rounds[list[bytes] | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.codec import Codec, default_codec
-from holdfast.codec.jsonform import from_json, to_json
+from holdfast.codec.json_codec import from_json, to_json
 from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotUnsupported
 
 

@@ -12,7 +12,7 @@ from msgspec.json import encode as encode_json
 from msgspec.msgpack import encode
 
 from holdfast.backends.port import Change
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.heads import Head
 from holdfast.engine.records import Point
@@ -320,6 +320,6 @@ def _same(packed: Packed) -> Operation:
     items = as_items(packed)
     if items is not None:
         return EditList((Keep(0, len(items)),))
-    if isinstance(packed, bytes) and (wire.is_str(packed) or wire.is_bin(packed)):
-        return EditText((Keep(0, len(wire.content(packed))),))
+    if isinstance(packed, bytes) and (msgpack.is_str(packed) or msgpack.is_bin(packed)):
+        return EditText((Keep(0, len(msgpack.content(packed))),))
     return Set(flatten(packed))

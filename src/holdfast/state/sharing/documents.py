@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast import arguments
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.merging import LEAVE, Clash
@@ -214,15 +214,15 @@ def _united(clash: PackedClash) -> Resolution | None:
         return union(turned)
     name = b""
     found = merge({name: sides[0] or []}, {name: sides[2]}, {name: sides[1]}, union)
-    text = b"".join(map(wire.content, as_items(found.state[name]) or []))
-    if not any(isinstance(side, bytes) and wire.content(side).endswith((b"\n", b"\r")) for side in clash[2:]):
+    text = b"".join(map(msgpack.content, as_items(found.state[name]) or []))
+    if not any(isinstance(side, bytes) and msgpack.content(side).endswith((b"\n", b"\r")) for side in clash[2:]):
         text = text.removesuffix(b"\n")
-    return Resolution(wire.text(text))
+    return Resolution(msgpack.text(text))
 
 
 def _lines(side: Packed | None) -> list[bytes] | None:
     """A packed text as its packed lines, each with its end; None if it is no text."""
-    if not isinstance(side, bytes) or not wire.is_str(side):
+    if not isinstance(side, bytes) or not msgpack.is_str(side):
         return None
-    lines = wire.content(side).splitlines(keepends=True)
-    return [wire.text(line if line.endswith((b"\n", b"\r")) else line + b"\n") for line in lines]
+    lines = msgpack.content(side).splitlines(keepends=True)
+    return [msgpack.text(line if line.endswith((b"\n", b"\r")) else line + b"\n") for line in lines]

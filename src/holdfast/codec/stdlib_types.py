@@ -15,11 +15,11 @@ import uuid
 import zoneinfo
 from typing import Any
 
-from holdfast.codec import wire
-from holdfast.codec.inert import Inert
-from holdfast.codec.kinds import Kind, NotHere, Packing, Unpacking
-from holdfast.codec.revival import is_a
+from holdfast.codec import msgpack
+from holdfast.codec.class_lookup import is_a
+from holdfast.codec.opaque import Inert
 from holdfast.codec.tags import Tag
+from holdfast.codec.type_handler import Kind, NotHere, Packing, Unpacking
 from holdfast.errors import Corrupt, HoldfastError, TooLarge, Unsupported
 
 
@@ -50,7 +50,7 @@ def _small(numbers: list[int]) -> list[int]:
 
 
 def dump_set(p: Packing, value: Any) -> bytes:
-    return wire.join_array(sorted(map(p.pack, _spread(list(value), Unsupported))))
+    return msgpack.join_array(sorted(map(p.pack, _spread(list(value), Unsupported))))
 
 
 def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.codec import numpy_types
-from holdfast.codec.kinds import Dumper, Unpacking
 from holdfast.codec.tags import Tag
+from holdfast.codec.type_handler import Dumper, Unpacking
 
 
 def dumper(kind: type) -> Dumper | None:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from holdfast import errors
+from holdfast.errors import BY_CODE, HoldfastError
 
 # Methods that run when an object merely exists, is read, is called or is given its fields.
 _ACTING = ("__call__", "__del__", "__getattr__", "__getattribute__", "__setattr__", "__delattr__")
@@ -51,11 +51,6 @@ _METACLASSES = frozenset(
 
 # Errors of this library are stored by their code, which stays when a class is renamed: `holdfast:not-found`.
 _OWN = "holdfast"
-_OWN_ERRORS = {
-    each.code: each
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, errors.HoldfastError)
-}
 
 _LAYOUT_BASES = ("builtins", "_collections", "_io", "_thread", "_ctypes")
 
@@ -105,7 +100,7 @@ def reference(cls: type) -> str:
     module, qualname = _module(cls), _qualname(cls)
     if type(module) is not str:  # a class may have anything there
         return f":{qualname}"
-    if module == errors.__name__ and type(code := class_dict(cls).get("code")) is str:
+    if module == HoldfastError.__module__ and type(code := class_dict(cls).get("code")) is str:
         return f"{_OWN}:{code}"
     return f"{module}:{qualname}"
 
@@ -113,8 +108,8 @@ def reference(cls: type) -> str:
 def find_loaded(name: str) -> type | None:
     """The class of this name if it is loaded already, else None. Imports nothing and runs nothing."""
     module_name, colon, qualname = name.partition(":")
-    if module_name == _OWN and qualname in _OWN_ERRORS:
-        return _OWN_ERRORS[qualname]
+    if module_name == _OWN and qualname in BY_CODE:
+        return BY_CODE[qualname]
     module = sys.modules.get(module_name)
     if not colon or not is_a(module, ModuleType):
         return None

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from operator import eq
 from typing import Any, NamedTuple
 
-from holdfast.codec.batches import SCALARS
-from holdfast.codec.plans import PydanticPlan
+from holdfast.codec.bulk_packing import SCALARS
+from holdfast.codec.object_plans import PydanticPlan
 
 
 class Made(NamedTuple):

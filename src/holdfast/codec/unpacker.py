@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder
 
-from holdfast.codec import revival, wire
-from holdfast.codec.copies import Made, take_apart
-from holdfast.codec.inert import Inert
-from holdfast.codec.kinds import Loader, NotHere, Unpacking
-from holdfast.codec.plan import Misfit, Plan
-from holdfast.codec.plans import PydanticPlan, plan_for
+from holdfast.codec import class_lookup, msgpack
+from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.message_cache import Made, take_apart
+from holdfast.codec.object_plan import Misfit, Plan
+from holdfast.codec.object_plans import PydanticPlan, plan_for
+from holdfast.codec.opaque import Inert
 from holdfast.codec.registry import Registry
-from holdfast.codec.shapes import SHAPES
-from holdfast.codec.stdlib import KINDS
+from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
+from holdfast.codec.type_handler import Loader, NotHere, Unpacking
 from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
 
 _SHALLOW = 64
@@ -55,26 +55,26 @@ class Unpacker:
 
     def unpack(self, data: bytes) -> Any:
         """The value that these bytes hold."""
-        if data[:2] == wire.SHAPED_MARK or len(data) > self._max_bytes:
+        if data[:2] == msgpack.SHAPED_MARK or len(data) > self._max_bytes:
             return self.unpack_batch([data])[0]
         self._look()
         self._makers.clear()
-        return self.value(data[1:] if data[:1] == wire.ESCAPE else data)
+        return self.value(data[1:] if data[:1] == msgpack.ESCAPE else data)
 
     def unpack_batch(self, items: list[bytes]) -> list[Any]:
         """The values that these packed bytes hold, each standing on its own."""
         self._look()
         self._makers.clear()  # looked up once a call: classes may be reloaded
         if len(items) >= _WORTH_BATCHING:
-            shaped = [data for data in items if data[:2] == wire.SHAPED_MARK]
+            shaped = [data for data in items if data[:2] == msgpack.SHAPED_MARK]
             parts = self._shaped_parts(shaped) if len(shaped) >= _WORTH_BATCHING else None
             if parts is not None:
                 made = PydanticPlan.make_many(*parts)
                 if len(made) == len(items):
                     return made
-                others = iter(self._unpack_each([data for data in items if data[:2] != wire.SHAPED_MARK]))
+                others = iter(self._unpack_each([data for data in items if data[:2] != msgpack.SHAPED_MARK]))
                 each = iter(made)
-                return [next(each) if data[:2] == wire.SHAPED_MARK else next(others) for data in items]
+                return [next(each) if data[:2] == msgpack.SHAPED_MARK else next(others) for data in items]
         return self._unpack_each(items)
 
     def _look(self) -> None:
@@ -103,7 +103,7 @@ class Unpacker:
         try:
             if not self._guarded:
                 for data in items:
-                    wire.check_depth(data)
+                    msgpack.check_depth(data)
             marks, numbers, fields = zip(*map(self._decode, items), strict=True)
             if marks.count(None) != len(items) or {*map(type, numbers)} != {int} or {*map(type, fields)} != {dict}:
                 return None
@@ -123,8 +123,8 @@ class Unpacker:
                     f"{size} packed bytes are over the limit of {self._max_bytes}",
                     hint="Raise Limits.max_bytes if you trust where they come from",
                 )
-            if data[:2] != wire.SHAPED_MARK:
-                values.append(self.value(data[1:] if data[:1] == wire.ESCAPE else data))
+            if data[:2] != msgpack.SHAPED_MARK:
+                values.append(self.value(data[1:] if data[:1] == msgpack.ESCAPE else data))
                 continue
             try:
                 # Most values come this way: the same as `self.shaped(self.value(data))`, without the calls.
@@ -144,7 +144,7 @@ class Unpacker:
     def value(self, data: bytes) -> Any:
         """The value in bytes from inside others."""
         if not self._guarded and len(data) > _SHALLOW:
-            wire.check_depth(bytes(data))
+            msgpack.check_depth(bytes(data))
         try:
             return self._decode(data)
         except HoldfastError:
@@ -167,8 +167,8 @@ class Unpacker:
         loader = _LOADERS.get(tag)
         if loader is None:
             return Inert(tag, bytes(view))
-        if self._nesting >= wire.MAX_NESTING:
-            raise TooDeep(f"packed bytes nest typed values more than {wire.MAX_NESTING} deep")
+        if self._nesting >= msgpack.MAX_NESTING:
+            raise TooDeep(f"packed bytes nest typed values more than {msgpack.MAX_NESTING} deep")
         self._nesting += 1
         try:
             # A payload with values inside is not copied, lest values in each other be copied over and over.
@@ -257,7 +257,7 @@ def _plan(ref: str, tag: int) -> Plan:
         or sys.modules.get(module_name) is not found.module
         or found.namespace.get(qualname) is not found.plan.cls
     ):
-        cls = revival.find_loaded(ref)
+        cls = class_lookup.find_loaded(ref)
         if cls is None:
             raise NotHere
         try:
@@ -314,9 +314,9 @@ def _load_array(tag: Tag, library: str) -> Loader:
     def load(u: Unpacking, data: bytes) -> Any:
         if library not in sys.modules:
             raise NotHere
-        from holdfast.codec import arrays
+        from holdfast.codec import array_types
 
-        return arrays.LOADERS[tag](u, data)
+        return array_types.LOADERS[tag](u, data)
 
     return load
 

@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from msgspec.msgpack import Ext
 
-from holdfast.codec import wire
-from holdfast.codec.jsonmarks import (
+from holdfast.codec import msgpack
+from holdfast.codec.json_types import (
     FORMS,
     MARKS,
     SCALARS,
@@ -68,9 +68,9 @@ def to_json(packed: bytes) -> Any:
 
     Raises `Corrupt` or `TooDeep` for bytes that `Codec.pack` did not write.
     """
-    data = wire.inner(packed)
+    data = msgpack.inner(packed)
     value = parse(data)
-    if wire.top(data) != packed:
+    if msgpack.top(data) != packed:
         raise Corrupt("packed bytes are not in the one form that Holdfast writes")
     return _show(value, 0)
 
@@ -83,7 +83,7 @@ def from_json(tree: Any) -> bytes:
     whether a class of the application takes such fields: that is known only where the class is.
     """
     reader = Reader()
-    return wire.top(reader.encode(reader.value(tree)))
+    return msgpack.top(reader.encode(reader.value(tree)))
 
 
 def is_mark(tree: dict[Any, Any]) -> bool:
@@ -129,7 +129,7 @@ def _show_typed(tag: int, payload: bytes, depth: int) -> dict[str, Any]:
     form = FORMS.get(tag)
     if form is not None and depth < _READABLE_DEPTH:
         try:
-            if canonical(tag, payload) != wire.ext(tag, payload):
+            if canonical(tag, payload) != msgpack.ext(tag, payload):
                 raise Unfit
             if tag == Tag.SHAPED:
                 return show_shaped(_show, payload, depth + 1)
@@ -171,9 +171,9 @@ class Reader:
     def checked(self, data: bytes) -> bytes:
         """The same packed bytes, if they are no deeper than packed bytes may be."""
         try:
-            wire.check_depth(data)
+            msgpack.check_depth(data)
         except TooDeep:
-            raise self.bad(f"lists and dicts are nested more than {wire.MAX_DEPTH} deep", error=TooDeep) from None
+            raise self.bad(f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep", error=TooDeep) from None
         return data
 
     def value(self, tree: Any, place: str = "") -> Any:
@@ -250,8 +250,8 @@ class Reader:
 
     def typed(self, tag: int, read: Callable[[Reader, Any], bytes], tree: Any) -> Any:
         """A value with a tag, and the payload that `read` makes."""
-        if self._nesting >= wire.MAX_NESTING:
-            raise self.bad(f"typed values are nested more than {wire.MAX_NESTING} deep", error=TooDeep)
+        if self._nesting >= msgpack.MAX_NESTING:
+            raise self.bad(f"typed values are nested more than {msgpack.MAX_NESTING} deep", error=TooDeep)
         self._nesting += 1
         payload = read(self, tree)
         self._nesting -= 1

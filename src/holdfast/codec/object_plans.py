@@ -17,9 +17,9 @@ from itertools import repeat
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
-from holdfast.codec import revival
-from holdfast.codec.exceptions import ExceptionPlan
-from holdfast.codec.plan import Misfit, Plan, has_slot, stray
+from holdfast.codec import class_lookup
+from holdfast.codec.exception_types import ExceptionPlan
+from holdfast.codec.object_plan import Misfit, Plan, has_slot, stray
 from holdfast.codec.tags import Tag
 from holdfast.errors import Unsupported
 
@@ -62,7 +62,7 @@ class _DeclaredPlan(Plan):
     def _check_strays(self, own: dict[str, Any]) -> None:
         """Refuse an object that has attributes which are not fields, and would be lost."""
         for name in own.keys() - self._known:
-            if type(revival.lookup(self.cls, name)) is not functools.cached_property:
+            if type(class_lookup.lookup(self.cls, name)) is not functools.cached_property:
                 raise stray(self.ref, name)
 
     def _check_slots(self, obj: Any) -> None:
@@ -87,9 +87,9 @@ class FieldsPlan(_DeclaredPlan):
 
     def __init__(self, cls: type, ref: str, tag: Tag, defaults: dict[str, Callable[[], Any] | None]) -> None:
         super().__init__(cls, ref, tag, defaults)
-        self._has_dict = revival.lookup(cls, "__dict__") is not None
-        self._has_slots = any(type(revival.lookup(cls, name)) is MemberDescriptorType for name in defaults)
-        self._strays = revival.stray_slots(cls, defaults)
+        self._has_dict = class_lookup.lookup(cls, "__dict__") is not None
+        self._has_slots = any(type(class_lookup.lookup(cls, name)) is MemberDescriptorType for name in defaults)
+        self._strays = class_lookup.stray_slots(cls, defaults)
 
     def fields(self, obj: Any) -> dict[str, Any]:
         """The instance's fields, in the order the class declares them."""
@@ -137,13 +137,13 @@ class PydanticPlan(_DeclaredPlan):
         super().__init__(cls, ref, tag, defaults)
         self._v1 = tag is Tag.PYDANTIC_V1
         self._set_slot = "__fields_set__" if self._v1 else "__pydantic_fields_set__"
-        private = revival.lookup(cls, "__private_attributes__")
+        private = class_lookup.lookup(cls, "__private_attributes__")
         self._private_names: tuple[str, ...] = tuple(private) if self._v1 and type(private) is dict else ()
-        self._keeps_extra = not self._v1 and revival.lookup(cls, "model_config").get("extra") == "allow"
+        self._keeps_extra = not self._v1 and class_lookup.lookup(cls, "model_config").get("extra") == "allow"
         self.has_private = bool(private)
         # A RootModel declares that it never has extra fields or private attributes, and has no slots for them.
-        self._has_slots = type(revival.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
-        self._strays = revival.stray_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
+        self._has_slots = type(class_lookup.lookup(cls, "__pydantic_extra__")) is MemberDescriptorType
+        self._strays = class_lookup.stray_slots(cls, {*defaults, *self._private_names, *_PYDANTIC_SLOTS})
         self._all = set(defaults)
         self.slots = None if self._v1 else _slots(cls)
 
@@ -260,7 +260,7 @@ class PydanticPlan(_DeclaredPlan):
 
 def _slots(cls: type) -> tuple[Callable[[Any, Any], None], ...] | None:
     """What sets the four parts of a model, if they are what pydantic's own class has; else None."""
-    found = [revival.lookup(cls, name) for name in ("__dict__", *_PYDANTIC_SLOTS[1:])]
+    found = [class_lookup.lookup(cls, name) for name in ("__dict__", *_PYDANTIC_SLOTS[1:])]
     if {type(each) for each in found} - {MemberDescriptorType, GetSetDescriptorType}:
         return None
     return tuple(each.__set__ for each in found)
@@ -289,10 +289,10 @@ class NamedTuplePlan(Plan):
 
     def __init__(self, cls: type, ref: str) -> None:
         super().__init__(cls, ref)
-        self.names = revival.lookup(cls, "_fields")
+        self.names = class_lookup.lookup(cls, "_fields")
 
     def dump(self, obj: Any) -> list[Any]:
-        if revival.lookup(self.cls, "__dict__") is not None and object.__getattribute__(obj, "__dict__"):
+        if class_lookup.lookup(self.cls, "__dict__") is not None and object.__getattribute__(obj, "__dict__"):
             raise Unsupported(
                 f"{self.ref} object has attributes besides its fields",
                 hint="Register the class, so that they are kept too",
@@ -315,12 +315,12 @@ class EnumPlan(Plan):
 
     def __init__(self, cls: type, ref: str) -> None:
         super().__init__(cls, ref)
-        self._members: dict[str, Any] = revival.lookup(cls, "_member_map_")
+        self._members: dict[str, Any] = class_lookup.lookup(cls, "_member_map_")
         self._combines = (
-            enum.Flag in revival.mro(cls)
+            enum.Flag in class_lookup.mro(cls)
             and type(cls) is enum.EnumType
-            and revival.lookup(cls, "_missing_") is revival.class_dict(enum.Flag)["_missing_"]
-            and revival.lookup(cls, "_member_type_") in (object, int)
+            and class_lookup.lookup(cls, "_missing_") is class_lookup.class_dict(enum.Flag)["_missing_"]
+            and class_lookup.lookup(cls, "_member_type_") in (object, int)
         )
         self.tag = Tag.FLAG if self._combines else Tag.ENUM
 
@@ -334,7 +334,7 @@ class EnumPlan(Plan):
 
     def _is_known(self, value: int) -> bool:
         """Whether a value combines declared flags. Python keeps every other value it is asked for, for good."""
-        mask: int = revival.lookup(self.cls, "_flag_mask_")
+        mask: int = class_lookup.lookup(self.cls, "_flag_mask_")
         return 0 <= value <= mask and not value & ~mask
 
     def load(self, parts: list[Any]) -> Any:
@@ -353,8 +353,8 @@ class EnumPlan(Plan):
 
 def plan_for(cls: type) -> Plan:
     """The plan for a class, or `Unsupported` with the reason why it has none."""
-    ref = revival.reference(cls)
-    reason = revival.refusal(cls) if _is_data(cls) else "it is not a data class Holdfast knows how to keep"
+    ref = class_lookup.reference(cls)
+    reason = class_lookup.refusal(cls) if _is_data(cls) else "it is not a data class Holdfast knows how to keep"
     plan = None if reason else _make_plan(cls, ref)
     if plan is None:
         short = ref.rpartition(":")[2].rpartition(".")[2]
@@ -372,36 +372,36 @@ _DATA_MARKS = ("__pydantic_fields_set__", "__fields_set__", "__dataclass_fields_
 def _is_data(cls: type) -> bool:
     """Whether the class is of a kind that could be kept, if nothing else speaks against it."""
     # By identity: comparing or hashing a class may ask its metaclass.
-    if revival.reference(cls) == _SEND or any(
-        base is enum.Enum or base is BaseException or base is tuple for base in revival.mro(cls)
+    if class_lookup.reference(cls) == _SEND or any(
+        base is enum.Enum or base is BaseException or base is tuple for base in class_lookup.mro(cls)
     ):
         return True
-    return any(revival.lookup(cls, mark) is not None for mark in _DATA_MARKS)
+    return any(class_lookup.lookup(cls, mark) is not None for mark in _DATA_MARKS)
 
 
 def _make_plan(cls: type, ref: str) -> Plan | None:
-    kinds = revival.mro(cls)
+    kinds = class_lookup.mro(cls)
     if enum.Enum in kinds:
         return EnumPlan(cls, ref)
     if BaseException in kinds:
         return ExceptionPlan(cls, ref)
     if tuple in kinds:
-        return NamedTuplePlan(cls, ref) if type(revival.lookup(cls, "_fields")) is tuple else None
-    if not revival.is_plain_object(cls):
+        return NamedTuplePlan(cls, ref) if type(class_lookup.lookup(cls, "_fields")) is tuple else None
+    if not class_lookup.is_plain_object(cls):
         return None
-    if revival.lookup(cls, "__pydantic_fields_set__") is not None:
-        return PydanticPlan(cls, ref, Tag.PYDANTIC, _pydantic_defaults(revival.lookup(cls, "__pydantic_fields__")))
-    if revival.lookup(cls, "__fields_set__") is not None and type(revival.lookup(cls, "__fields__")) is dict:
-        return PydanticPlan(cls, ref, Tag.PYDANTIC_V1, _pydantic_v1_defaults(revival.lookup(cls, "__fields__")))
-    if revival.lookup(cls, "__dataclass_fields__") is not None:
+    if class_lookup.lookup(cls, "__pydantic_fields_set__") is not None:
+        return PydanticPlan(cls, ref, Tag.PYDANTIC, _pydantic_defaults(class_lookup.lookup(cls, "__pydantic_fields__")))
+    if class_lookup.lookup(cls, "__fields_set__") is not None and type(class_lookup.lookup(cls, "__fields__")) is dict:
+        return PydanticPlan(cls, ref, Tag.PYDANTIC_V1, _pydantic_v1_defaults(class_lookup.lookup(cls, "__fields__")))
+    if class_lookup.lookup(cls, "__dataclass_fields__") is not None:
         tag, defaults = Tag.DATACLASS, _dataclass_defaults(cls)
-    elif revival.lookup(cls, "__attrs_attrs__") is not None:
-        tag, defaults = Tag.ATTRS, _attrs_defaults(revival.lookup(cls, "__attrs_attrs__"))
+    elif class_lookup.lookup(cls, "__attrs_attrs__") is not None:
+        tag, defaults = Tag.ATTRS, _attrs_defaults(class_lookup.lookup(cls, "__attrs_attrs__"))
     elif ref == _SEND:
-        tag, defaults = Tag.DATACLASS, dict.fromkeys(revival.lookup(cls, "__slots__"), lambda: None)
+        tag, defaults = Tag.DATACLASS, dict.fromkeys(class_lookup.lookup(cls, "__slots__"), lambda: None)
     else:
         return None
-    name = revival.intercepted(cls, tuple(defaults))
+    name = class_lookup.intercepted(cls, tuple(defaults))
     if name:
         raise Unsupported(
             f"a {ref} object can not be saved: setting its field {name!r} runs a descriptor",
@@ -411,7 +411,7 @@ def _make_plan(cls: type, ref: str) -> Plan | None:
 
 
 def _dataclass_defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
-    declared = revival.lookup(cls, "__dataclass_fields__").values()
+    declared = class_lookup.lookup(cls, "__dataclass_fields__").values()
     return {
         f.name: _default(f.default, f.default_factory, dataclasses.MISSING) for f in declared if f._field_type is _FIELD
     }

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, final
 
-from holdfast.codec import revival
-from holdfast.codec.plan import Misfit, Plan, has_slot, stray
+from holdfast.codec import class_lookup
+from holdfast.codec.object_plan import Misfit, Plan, has_slot, stray
 from holdfast.codec.tags import Tag
 from holdfast.errors import Unsupported
 
@@ -25,15 +25,15 @@ class ExceptionPlan(Plan):
     def __init__(self, cls: type, ref: str) -> None:
         super().__init__(cls, ref)
         # Only the built-in part of the class is constructed; an `__init__` of the application is not called.
-        self._native: Any = next(base for base in revival.mro(cls) if base in _BUILT_IN_EXCEPTIONS)
+        self._native: Any = next(base for base in class_lookup.mro(cls) if base in _BUILT_IN_EXCEPTIONS)
         # Attributes that built-in exceptions keep outside of `args` and `__dict__`, such as OSError's `errno`.
         self._members = {
             name: member
-            for base in reversed(revival.mro(self._native))
-            for name, member in revival.class_dict(base).items()
+            for base in reversed(class_lookup.mro(self._native))
+            for name, member in class_lookup.class_dict(base).items()
             if type(member) in (MemberDescriptorType, GetSetDescriptorType) and name not in _OF_ALL_EXCEPTIONS
         }
-        self._strays = revival.stray_slots(cls, {*self._members, *_OF_ALL_EXCEPTIONS})
+        self._strays = class_lookup.stray_slots(cls, {*self._members, *_OF_ALL_EXCEPTIONS})
 
     def _make(self, args: list[Any]) -> Any:
         try:
@@ -89,7 +89,7 @@ class ExceptionPlan(Plan):
         for name, member in _LINKS.items():
             link = fields.get(name)
             if link is not None:
-                if not revival.is_a(link, BaseException):
+                if not class_lookup.is_a(link, BaseException):
                     raise Misfit
                 member.__set__(obj, link)
         _SUPPRESS.__set__(obj, fields.get("suppress") is True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.msgpack import Encoder
 
-from holdfast.codec import wire
+from holdfast.codec import msgpack
 
 encode = Encoder().encode
 
@@ -71,7 +71,7 @@ def encode_batch(values: list[Any], room: int) -> list[bytes] | None:
             encoded = list(map(encode, values)) if levels else []
             if not levels or not _unchanged(levels, lengths):
                 return None
-            return list(map(wire.top, encoded)) if list in distinct else encoded
+            return list(map(msgpack.top, encoded)) if list in distinct else encoded
     except _LOOK_CLOSER:
         pass
     return None
@@ -85,7 +85,7 @@ def _plain_levels(level: list[Any], room: int, *, of_messages: bool = False) -> 
     levels = [level]
     weigh = not of_messages
     many = 0
-    while len(levels) <= wire.MAX_DEPTH - 2 * of_messages:
+    while len(levels) <= msgpack.MAX_DEPTH - 2 * of_messages:
         if not set(map(type, level)) <= _PLAIN:
             return None
         if weigh:

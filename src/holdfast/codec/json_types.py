@@ -1,6 +1,6 @@
 """How the payload of each typed value looks in JSON: what stands inside its mark, and how it is read back.
 
-`jsonform` walks the tree; here is one entry per tag. Both directions refuse, with `Unfit`, whatever `pack` would
+`json_codec` walks the tree; here is one entry per tag. Both directions refuse, with `Unfit`, whatever `pack` would
 not have written, so that each value has one form and a forged payload is shown as it is instead of failing.
 """
 
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from holdfast.codec import wire
-from holdfast.codec.kinds import Kind, NotHere
-from holdfast.codec.packing import Packer
+from holdfast.codec import msgpack
+from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.packer import Packer
 from holdfast.codec.registry import Registry
-from holdfast.codec.shapes import SHAPES
-from holdfast.codec.stdlib import KINDS
+from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
-from holdfast.codec.unpacking import Unpacker
+from holdfast.codec.type_handler import Kind, NotHere
+from holdfast.codec.unpacker import Unpacker
 from holdfast.errors import Corrupt, TooDeep
 
 
@@ -94,7 +94,7 @@ _LEAVES: dict[int, Kind] = {
 
 def parse(data: bytes) -> Any:
     """Packed bytes, decoded with the typed values inside left as `Ext`; `Corrupt` if they would encode otherwise."""
-    wire.check_depth(data)
+    msgpack.check_depth(data)
     try:
         value = _decode(data)
     except (DecodeError, ValidationError, UnicodeDecodeError) as error:
@@ -111,12 +111,12 @@ def canonical(tag: int, payload: bytes, nesting: int = 0) -> bytes:
     """
     kind = _LEAVES.get(tag)
     if kind is None:
-        return wire.ext(tag, payload)
+        return msgpack.ext(tag, payload)
     packer = Packer(_NOBODYS, _UNLIMITED, nesting)
     try:
         return packer.pack(kind.load(_unpacker(), payload))
     except NotHere:  # another machine may have that time zone, or that kind of path
-        return wire.ext(tag, payload)
+        return msgpack.ext(tag, payload)
     except TooDeep:
         raise
     except Exception as error:
@@ -231,7 +231,7 @@ def _show_set(show: Show, payload: bytes, depth: int) -> Any:
 
 
 def _read_set(r: Reading, tree: Any) -> bytes:
-    return r.checked(wire.join_array(sorted(encode_keys(r.items(tree)))))
+    return r.checked(msgpack.join_array(sorted(encode_keys(r.items(tree)))))
 
 
 _SET = Form("a list of different values, none of them a list, dict or set", _show_set, _read_set)

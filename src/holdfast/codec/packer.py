@@ -15,16 +15,16 @@ from typing import Any
 
 from msgspec.msgpack import Ext
 
-from holdfast.codec import batches, revival, wire
-from holdfast.codec.batches import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
-from holdfast.codec.inert import Inert
-from holdfast.codec.kinds import Dumper, Packing
-from holdfast.codec.plan import Plan
-from holdfast.codec.plans import PydanticPlan, plan_for
+from holdfast.codec import bulk_packing, class_lookup, msgpack
+from holdfast.codec.bulk_packing import BATCH, NOT_NATIVE, NUMBERS, SCALARS, encode, encode_batch
+from holdfast.codec.known_classes import SHAPE_OF
+from holdfast.codec.object_plan import Plan
+from holdfast.codec.object_plans import PydanticPlan, plan_for
+from holdfast.codec.opaque import Inert
 from holdfast.codec.registry import Registration, Registry
-from holdfast.codec.shapes import SHAPE_OF
-from holdfast.codec.stdlib import KINDS
+from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
+from holdfast.codec.type_handler import Dumper, Packing
 from holdfast.errors import CircularReference, HoldfastError, TooDeep, TooLarge, Unsupported
 
 _ARRAY_LIBRARIES = ("numpy", "pandas")
@@ -53,7 +53,7 @@ class Packer:
     def pack_top(self, value: Any) -> bytes:
         """The value as bytes that stand on their own. Errors do not know the path yet: `locate` finds it."""
         self._room, self._left = self._max_bytes, MAX_VALUES
-        packed = wire.top(self.pack(value))
+        packed = msgpack.top(self.pack(value))
         if len(packed) > self._max_bytes:
             raise _too_large()
         return packed
@@ -91,7 +91,7 @@ class Packer:
                 return encode(value)
             except NOT_NATIVE:
                 pass
-        return wire.ext(*self._typed(value))
+        return msgpack.ext(*self._typed(value))
 
     def _private(self, value: Any, depth: int, *, careful: bool) -> Any:
         """The same list or dict in containers of our own, with all that msgpack has no form for replaced by an ext.
@@ -99,8 +99,8 @@ class Packer:
         Our own, so that what is encoded is what was looked at: another thread may change the user's in between. Being
         `careful` is looking at each string and integer too; without it the encoder raises for those it can not write.
         """
-        if depth > wire.MAX_DEPTH:
-            raise TooDeep(f"lists and dicts are nested more than {wire.MAX_DEPTH} deep")
+        if depth > msgpack.MAX_DEPTH:
+            raise TooDeep(f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep")
         own: Any = value.copy()
         places: Any
         if type(own) is dict:
@@ -149,8 +149,8 @@ class Packer:
         dump = _BUILT_IN.get(kind)
         if dump is None:
             dump = self._dumper(kind, value)
-        if self._nesting >= wire.MAX_NESTING:
-            raise TooDeep(f"typed values are nested more than {wire.MAX_NESTING} deep")
+        if self._nesting >= msgpack.MAX_NESTING:
+            raise TooDeep(f"typed values are nested more than {msgpack.MAX_NESTING} deep")
         self._count(_CONTAINER)
         self._nesting += 1
         result = dump(self, value)
@@ -208,15 +208,15 @@ _PLANS: weakref.WeakKeyDictionary[type, Plan] = weakref.WeakKeyDictionary()
 
 
 def _library(kind: type) -> str:
-    return revival.reference(kind).partition(":")[0].partition(".")[0]
+    return class_lookup.reference(kind).partition(":")[0].partition(".")[0]
 
 
 def _learn(kind: type) -> Dumper:
     """How instances of a class met for the first time are packed."""
     if _library(kind) in _ARRAY_LIBRARIES:
-        from holdfast.codec import arrays
+        from holdfast.codec import array_types
 
-        dump = arrays.dumper(kind)
+        dump = array_types.dumper(kind)
         if dump is not None:
             return dump
     plan = _PLANS[kind] = plan_for(kind)
@@ -224,9 +224,9 @@ def _learn(kind: type) -> Dumper:
     if shape is None:
         return lambda packer, obj: (plan.tag, packer.pack(plan.dump(obj)))
     if isinstance(plan, PydanticPlan) and not plan.has_private:
-        batches.SHAPED_MODELS[kind] = shape
-        batches.SHAPED_COUNTS[kind] = len(plan.names)
-        batches.SHAPED_FIELDS[kind] = frozenset(plan.names)
+        bulk_packing.SHAPED_MODELS[kind] = shape
+        bulk_packing.SHAPED_COUNTS[kind] = len(plan.names)
+        bulk_packing.SHAPED_FIELDS[kind] = frozenset(plan.names)
 
     def dump_shaped(packer: Packing, obj: Any) -> tuple[int, bytes]:
         _, fields, *rest = payload = plan.dump(obj)
@@ -308,6 +308,6 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         for i, item in enumerate(list(value)):
             yield f"[{i}]", item
     elif _library(kind) in _ARRAY_LIBRARIES:
-        from holdfast.codec import arrays
+        from holdfast.codec import array_types
 
-        yield from arrays.children(value)
+        yield from array_types.children(value)

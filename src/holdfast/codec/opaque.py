@@ -7,9 +7,9 @@ from typing import Any, final
 from msgspec import MsgspecError
 from msgspec.msgpack import decode
 
-from holdfast.codec.shapes import SHAPES
+from holdfast.codec.known_classes import SHAPES
+from holdfast.codec.msgpack import check_depth
 from holdfast.codec.tags import Tag
-from holdfast.codec.wire import check_depth
 from holdfast.errors import HoldfastError, Invalid
 
 

@@ -1,6 +1,6 @@
 """Packed bytes as JSON for people: what a value says, without the marks that say what it is.
 
-Not lossless: a tuple looks like a list, a Decimal like text, long bytes are summed up. Use `jsonform` for
+Not lossless: a tuple looks like a list, a Decimal like text, long bytes are summed up. Use `json_codec` for
 anything that has to be read back.
 """
 
@@ -15,9 +15,9 @@ from itertools import product
 from operator import mul
 from typing import Any
 
-from holdfast.codec.inert import Inert
-from holdfast.codec.jsonform import guarded, is_mark, to_json
-from holdfast.codec.jsonmarks import from_base64
+from holdfast.codec.json_codec import guarded, is_mark, to_json
+from holdfast.codec.json_types import from_base64
+from holdfast.codec.opaque import Inert
 
 _SHORT = 64
 """Up to so many bytes are shown; of more, how many there are and a digest, so that a comparison sees a change."""
