@@ -9,7 +9,7 @@ from typing import Any
 
 import holdfast
 from benchmarks.measure import Figure, Job, in_turns
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.hooks import Audit, InvalidateCache, Metrics, Validate
 from holdfast.model.scopes import Scope
 

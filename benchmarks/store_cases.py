@@ -16,13 +16,13 @@ from langchain_core.messages import HumanMessage
 
 import holdfast
 from benchmarks.measure import Figure, in_turns, percentiles
-from holdfast.backends.port import Batch, Create
-from holdfast.backends.spaces import LINES, STEPS
-from holdfast.backends.sqlite.files import checksum_vfs
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.counting import Counting
+from holdfast.backends.interface import Batch, Create
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.sqlite.database_file import checksum_vfs
+from holdfast.backends.tables import LINES, STEPS
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Info, Line, Point, info_row
 

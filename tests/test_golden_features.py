@@ -16,7 +16,7 @@ import pytest
 from holdfast.agents import Machine, PersistentAgent
 from holdfast.agents.declared.specs import registry
 from holdfast.backends.memory import Memory
-from holdfast.backends.spaces import EVENTS, LINKS
+from holdfast.backends.tables import EVENTS, LINKS
 from holdfast.store import Store
 from tests.engine.lines import KINDS, backend, store_on
 from tests.test_golden_store import put_rows, rows_of

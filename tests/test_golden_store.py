@@ -14,12 +14,12 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.backends.port import Backend, Put, Row, Scan
+from holdfast.backends.interface import Backend, Put, Row, Scan
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import JOURNAL, LATER, READABLE, SPACES, WORDS
-from holdfast.backends.sqlite.layout import APPLICATION_ID, later, schema
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.sqlite.schema import APPLICATION_ID, later, schema
+from holdfast.backends.tables import JOURNAL, LATER, READABLE, SPACES, WORDS
 from holdfast.checkpointer import Checkpointer
-from holdfast.engine.drivers import run
 from holdfast.store import Store
 from tests.engine.lines import KINDS, backend, store_on
 from tests.engine.rows import showing

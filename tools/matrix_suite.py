@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 import holdfast
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.testing.conformance import Stores, SyncConformance
 from tests.engine.test_kills import rounds
 from tests.langgraph.test_conformance import TESTS, report_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from holdfast.agents.face import AGENTS
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.model.scopes import Scope
 from holdfast.security.access import Access

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, Self
 
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.checkpoints import Checkpoint
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Config, HoldfastError, Invalid
 from holdfast.store import AsyncStore, Operations, Store
 

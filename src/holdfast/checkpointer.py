@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.checkpoints import Checkpoint
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.records import check_name
 from holdfast.engine.writes import Write
 from holdfast.errors import Invalid, NotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from holdfast.agents.face import AGENTS
-from holdfast.engine.drivers import either
+from holdfast.backends.runtime.drivers import either
 from holdfast.state.face import Parts
 from holdfast.state.owner import OwnerOperations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.partial import AbsentPath, Partial
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
+from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
-from holdfast.backends.wrap.settings import resolve
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import CACHE_BYTES, Ground
 from holdfast.engine.records import check_name, is_sound
 from holdfast.errors import Config, Invalid

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
-from holdfast.backends.port import Call, Change, Create, Put, Row
-from holdfast.backends.spaces import REFS
+from holdfast.backends.interface import Call, Change, Create, Put, Row
+from holdfast.backends.runtime.drivers import Sync, operation
+from holdfast.backends.tables import REFS
 from holdfast.checkpoints import Checkpoint, Thread, to_datetime, to_time
 from holdfast.codec import Codec
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import Sync, operation
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
 from holdfast.engine.namespaces import check_thread

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from holdfast import arguments
 from holdfast.arguments import Path
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, to_datetime
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.namespaces import is_thread
 from holdfast.engine.records import Line, check_name
 from holdfast.errors import Invalid

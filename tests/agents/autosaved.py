@@ -9,12 +9,12 @@ from typing import Any
 
 from holdfast.agents.declared.machine import Machine
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.backends.interface import Backend, Batch, Query, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Query, Row, Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.wrap import Wrapper
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.errors import HoldfastError, Transient, Uncertain
 from holdfast.store import AsyncStore, Store

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.agents.declared.machine import Machine
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.backends.port import Backend
+from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.ground import Ground

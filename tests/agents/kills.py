@@ -26,11 +26,11 @@ from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.declared.machine import Machine, OnIncomplete
 from holdfast.agents.live.agent import PersistentAgent
 from holdfast.agents.transfer.offers import Offer
+from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Match, Matches, Query, Row
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Denied
 from holdfast.store import Store
 from tests.agents.workers import store_on

@@ -12,11 +12,11 @@ import pytest
 import holdfast
 from holdfast.agents import AgentInfo
 from holdfast.agents.stored.lines import Delta
+from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import NODES, OBJECTS, STEPS
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES, OBJECTS, STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Unsupported
 from holdfast.model.operations import Set
 from holdfast.security.guard import FREELY

@@ -101,9 +101,9 @@ def test_held_and_repaired(store: Store, tmp_path: Path) -> None:
     lived(store)
     with holdfast.open(f"sqlite:///{tmp_path}/mirror.db") as mirror:
         store.copy_to(mirror)
-        from holdfast.backends.port import Put, Row, Scan
-        from holdfast.backends.spaces import STEPS
-        from holdfast.engine.drivers import run
+        from holdfast.backends.interface import Put, Row, Scan
+        from holdfast.backends.runtime.drivers import run
+        from holdfast.backends.tables import STEPS
 
         backend = store.engine.ground.backend
         (rows,) = run(backend.read([Scan(STEPS, ("", LINE))]))

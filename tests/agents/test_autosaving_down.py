@@ -21,8 +21,8 @@ import pytest
 import holdfast
 from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.keeping.metrics import AgentMetrics
+from holdfast.backends.interface import Batch, Call
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Call
 from holdfast.engine.core import Engine
 from holdfast.engine.ground import Ground
 from holdfast.errors import Transient

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.agents.stored.conflicts import Sides, resolved
+from holdfast.backends.interface import Batch
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch
-from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrappers import Wrapper
 from holdfast.codec import default_codec
 from holdfast.errors import Conflict, Invalid, NotFound, Uncertain, Unsupported
 from holdfast.model.packed import pack_state

@@ -17,10 +17,10 @@ from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.keeping.messages import Messages, estimate, role_of, text_of
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.live.conversation import Conversation, Found
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import CONVERSATIONS
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import CONVERSATIONS
 from holdfast.codec import Inert
-from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Invalid, Transient, Unsupported
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.agents import Recovery
+from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import EVENTS, STEPS, Space
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS, STEPS, Space
 from holdfast.errors import Conflict, Corrupt
 from holdfast.security.proof import check_audit
 from holdfast.store import Store
@@ -164,7 +164,7 @@ def test_an_old_message_that_is_damaged_is_found_at_the_start() -> None:
     for number in range(40):  # more than are kept as steps: the messages are folded
         agent.greet(f"n{number}")
         agent.save()
-    from holdfast.backends.spaces import NODES
+    from holdfast.backends.tables import NODES
 
     damage(backend, last=1000, space=NODES)
     fresh = opened(backend).agents.restore("a", on_corrupt="last-good")

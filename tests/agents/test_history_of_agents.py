@@ -16,7 +16,7 @@ from holdfast.agents.recovery.rollback import rollback
 from holdfast.agents.stored.replay import replay
 from holdfast.agents.stored.transitions import Way, counted, counts, transitions
 from holdfast.backends.memory import Memory
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Invalid, NotFound
 from tests.agents.workers import (
     AsyncWorker,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.agents.declared.machine import OnIncomplete
-from holdfast.backends.port import Backend
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict
 from holdfast.security.audit import verify
 from holdfast.store import Store

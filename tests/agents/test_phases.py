@@ -11,11 +11,10 @@ import pytest
 
 from holdfast.agents.declared.machine import Machine
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.backends.interface import Batch, Create, Put, Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Create, Put, Query, Row
-from holdfast.backends.spaces import EVENTS, STEPS
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.faults import Fault
+from holdfast.backends.tables import EVENTS, STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Conflict, HoldfastError, Invalid, Transient, Uncertain, Veto
 from holdfast.hooks import Call
 from holdfast.security.tracing import correlation
@@ -30,6 +29,7 @@ from tests.agents.workers import (
     recorded,
     store_on,
 )
+from tests.support.faults import Fault
 
 
 def test_an_action_is_between_two_steps() -> None:

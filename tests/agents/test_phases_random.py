@@ -20,9 +20,9 @@ from holdfast.agents.live.agent import PersistentAgent
 from holdfast.agents.stored.replay import replay
 from holdfast.agents.stored.transitions import counts
 from holdfast.backends.memory import Memory
-from holdfast.backends.wrap.faults import Fault, Faults
 from holdfast.errors import HoldfastError, Invalid, Transient, Uncertain
 from tests.agents.workers import Crash, kinds, recorded, store_on
+from tests.support.faults import Fault, Faults
 
 STATES = ("a", "b", "c", "d")
 TRIGGERS = ("t", "u", "v")

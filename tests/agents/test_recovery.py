@@ -15,7 +15,7 @@ from holdfast.agents.live.reviving import revived
 from holdfast.agents.recovery.by_hand import resolve
 from holdfast.agents.stored.transitions import transitions
 from holdfast.backends.memory import Memory
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.store import Store
 from tests.agents.workers import (

@@ -16,7 +16,7 @@ from holdfast.agents.declared.specs import registry
 from holdfast.agents.keeping.inert import inert
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.transfer.offers import Offer
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient, Unsupported, Veto
 from holdfast.security.audit import verify
 

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.agents.declared.machine import OnIncomplete
 from holdfast.agents.live.reviving import revived
 from holdfast.agents.transfer.unfinished import recover_transfer
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Invalid, Uncertain
 from tests.agents.transfers import AsyncPorter, Crash, Cut, Porter, cut, interrupted, unanswered
 

@@ -10,14 +10,14 @@ from holdfast.agents.declared.machine import Machine
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.stored.lines import AgentLine
 from holdfast.agents.stored.transitions import Changed, transitions
+from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend
-from holdfast.backends.wrap.faults import Faults
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Point
 from holdfast.store import AsyncStore, Store
+from tests.support.faults import Faults
 
 
 class Crash(BaseException):

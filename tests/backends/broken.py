@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.memory import Memory
-from holdfast.backends.port import (
+from holdfast.backends.interface import (
     Backend,
     Batch,
     Call,
@@ -25,8 +24,9 @@ from holdfast.backends.port import (
     Row,
     Scan,
 )
-from holdfast.backends.spaces import SPACES, Key
-from holdfast.backends.wrap import Wrapper
+from holdfast.backends.memory import Memory
+from holdfast.backends.tables import SPACES, Key
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Unavailable
 from holdfast.testing import child
 

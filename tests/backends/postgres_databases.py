@@ -7,7 +7,7 @@ from functools import cache
 import psycopg
 
 from holdfast.backends.postgres import setup
-from holdfast.backends.postgres.layout import quoted, tables
+from holdfast.backends.postgres.schema import quoted, tables
 from tests import servers
 
 

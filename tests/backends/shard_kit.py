@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.backends.port import Batch, Query, Row
-from holdfast.backends.shards.answers import Answers
-from holdfast.backends.shards.backend import Sharded
-from holdfast.backends.shards.blobs import Blob, Blobs, Patient, within
-from holdfast.backends.shards.core import Core
-from holdfast.backends.shards.lanes import Lanes
-from holdfast.backends.shards.tidying import Tidying
-from holdfast.backends.shards.transactions import Transactions, shards_of
+from holdfast.backends.interface import Batch, Query, Row
+from holdfast.backends.object_store.backend import Sharded
+from holdfast.backends.object_store.garbage_collection import Tidying
+from holdfast.backends.object_store.object_storage import Blob, Blobs, Patient, within
+from holdfast.backends.object_store.query import Answers
+from holdfast.backends.object_store.shard_log import Core
+from holdfast.backends.object_store.transactions import Transactions, shards_of
+from holdfast.backends.object_store.writer import Lanes
 
 PLACES: dict[str, dict[str, tuple[bytes, float]]] = {}
 """What stores opened by their URL hold."""

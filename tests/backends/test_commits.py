@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.commits import CommitQueue, Outcome
-from holdfast.backends.port import Batch, Create, Row
-from holdfast.backends.spaces import NODES
+from holdfast.backends.interface import Batch, Create, Row
+from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
+from holdfast.backends.tables import NODES
 from holdfast.errors import Transient, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]

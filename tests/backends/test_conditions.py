@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.conditions import Effect, asked, judge, same_columns
-from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
-from holdfast.backends.spaces import BRANCHES, LINES, METADATA, Key, Scalar, Space
+from holdfast.backends.batch_eval import Effect, asked, judge, same_columns
+from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
+from holdfast.backends.tables import BRANCHES, LINES, METADATA, Key, Scalar, Space
 from holdfast.testing.model import Model
 from holdfast.testing.rows import row_of
 

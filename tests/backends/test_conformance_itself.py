@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from holdfast.backends.port import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.spaces import LINES, NODES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.testing import child
 from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores
 from holdfast.testing.model import Model

@@ -7,16 +7,16 @@ import time
 
 import pytest
 
+from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.spaces import LINES, NODES, STEPS
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.counting import Counting
-from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import LINES, NODES, STEPS
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Config, Transient, Unavailable
 from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
+from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 
 @pytest.mark.no_cover  # the parts are measured where they are tested by themselves

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends import files
-from holdfast.backends.files import Files
-from holdfast.backends.folders import flush_folder
-from holdfast.backends.port import Create, Delete, Put, Scan
-from holdfast.backends.shards import core, view
-from holdfast.backends.spaces import SPACES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.interface import Create, Delete, Put, Scan
+from holdfast.backends.object_store import local, shard_log, shard_view
+from holdfast.backends.object_store.local import Files
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import SPACES, STEPS
 from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import BackendConformance, Stores
 from holdfast.testing.conformance.histories import Histories
@@ -330,7 +329,7 @@ class Disk:
         self.safe: set[Path] = set()
         self._flush = flush_folder
         self._lock = threading.Lock()
-        monkeypatch.setattr(files, "flush_folder", self._flushed)
+        monkeypatch.setattr(local, "flush_folder", self._flushed)
 
     def _flushed(self, folder: Path) -> None:
         self._flush(folder)
@@ -350,8 +349,8 @@ class Disk:
 def test_what_was_acknowledged_survives_a_power_cut(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core, "EPOCH", 4)
-    monkeypatch.setattr(view, "EPOCH", 4)
+    monkeypatch.setattr(shard_log, "EPOCH", 4)
+    monkeypatch.setattr(shard_view, "EPOCH", 4)
     disk = Disk(path, monkeypatch)
     stores = [opened(path) for _ in range(2)]
     expected: dict[tuple[Any, ...], bytes] = {}

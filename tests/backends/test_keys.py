@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.keys import decode_key, encode_key
-from holdfast.backends.spaces import Key
+from holdfast.backends.key_encoding import decode_key, encode_key
+from holdfast.backends.tables import Key
 from holdfast.errors import Corrupt
 
 KINDS = (str, int, bytes)

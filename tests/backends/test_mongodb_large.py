@@ -11,13 +11,13 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import OperationFailure
 
+from holdfast.backends.interface import Batch, Create, Delete, Ensure, Put, Row
 from holdfast.backends.mongodb import MongoDB
-from holdfast.backends.mongodb import commits as mongodb_commits
-from holdfast.backends.mongodb import room as mongodb_room
-from holdfast.backends.mongodb.groups import weight_of
-from holdfast.backends.port import Batch, Create, Delete, Ensure, Put, Row
-from holdfast.backends.spaces import LINES, METADATA, NODES, Key
-from holdfast.engine.drivers import run
+from holdfast.backends.mongodb import committer as mongodb_commits
+from holdfast.backends.mongodb import transaction_limit as mongodb_room
+from holdfast.backends.mongodb.commit_group import weight_of
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, METADATA, NODES, Key
 from holdfast.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.testing.conformance.kit import Driven
 from holdfast.testing.rows import row_of

@@ -25,13 +25,13 @@ from pymongo.driver_info import DriverInfo
 from pymongo.errors import OperationFailure
 
 import holdfast
-from holdfast.backends.mongodb import MongoDB, abandoned
-from holdfast.backends.mongodb import uploads as mongodb_uploads
-from holdfast.backends.mongodb.groups import Group
-from holdfast.backends.network import Stamp
-from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
-from holdfast.engine.drivers import run
+from holdfast.backends.async_backend import Stamp
+from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.mongodb import MongoDB, orphaned_transactions
+from holdfast.backends.mongodb import large_bodies as mongodb_uploads
+from holdfast.backends.mongodb.commit_group import Group
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
 from holdfast.errors import Config, HoldfastError, Invalid, TooLarge, Transient, Unavailable
 from holdfast.testing.conformance.kit import Driven, case
 from holdfast.testing.rows import meaning, row_of, step
@@ -449,7 +449,7 @@ def test_tidying_has_collections_moved_together_that_are_half_empty(
 
 
 def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abandoned, "_IDLE", 200_000)
+    monkeypatch.setattr(orphaned_transactions, "_IDLE", 200_000)
     store = _open(url, timeout=120)
     store.fill(STEPS, [step(0)])
     with MongoClient[dict[str, Any]](url, driver=DriverInfo("holdfast")) as client, client.start_session() as session:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.commits import Outcome
+from holdfast.backends.async_backend import Interrupted, Network, Stamp
+from holdfast.backends.interface import Batch, Capabilities, Create, Get, Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.network import Interrupted, Network, Stamp
-from holdfast.backends.port import Batch, Capabilities, Create, Get, Query, Row
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.runtime.group_commit import Outcome
+from holdfast.backends.tables import STEPS
 from holdfast.errors import Config, TooLarge, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import BackendConformance, Stores
 from holdfast.testing.rows import row_of
@@ -161,7 +161,7 @@ def test_what_was_surely_not_made_is_transient(near: Near) -> None:
 
 def test_a_try_that_comes_too_late_is_not_begun(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine sleeps for longer than it should: what was broken off in the middle would be uncertain."""
-    monkeypatch.setattr("holdfast.backends.network.random.uniform", lambda least, most: 50.0)
+    monkeypatch.setattr("holdfast.backends.async_backend.random.uniform", lambda least, most: 50.0)
     near.server.before = failing(1000, sent=False)
     with hurried(near, 0.5), pytest.raises(Transient, match=r"could not be used.*the line was cut") as caught:
         run(near.apply([a_step(0)]))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends import network
-from holdfast.backends.port import Put
-from holdfast.backends.spaces import METADATA
-from holdfast.engine.drivers import arun, run
+from holdfast.backends import async_backend
+from holdfast.backends.interface import Put
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import METADATA
 from holdfast.errors import Uncertain
 from holdfast.testing.rows import row_of
 from tests.backends.test_network import SERVERS, Near
@@ -31,7 +31,7 @@ def entries(count: int, thread: str = "l") -> list[Put]:
 
 
 def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "PACE", 1_000 * network._ROW // 60)  # a minute for a thousand rows
+    monkeypatch.setattr(async_backend, "PACE", 1_000 * async_backend._ROW // 60)  # a minute for a thousand rows
     near.server.pause = 1.0
     with pytest.raises(Uncertain):
         run(near.apply(entries(1)))
@@ -39,7 +39,7 @@ def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_without_bodies_fill_a_group_too(near: Near) -> None:
-    many = network._MAX_BYTES // network._ROW // 2
+    many = async_backend._MAX_BYTES // async_backend._ROW // 2
 
     async def at_once() -> None:
         near.server.open = False

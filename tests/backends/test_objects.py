@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.objects import Bucket, Objects
-from holdfast.backends.port import Create, Put, Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Create, Put, Scan
+from holdfast.backends.object_store.cloud import Bucket, Objects
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.errors import Config, Corrupt, Denied, Transient, Unavailable
 from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.conformance.reads import Reads
@@ -110,7 +110,7 @@ def test_an_address_in_clear_is_used_only_if_it_is_said(monkeypatch: pytest.Monk
 
 
 def opened_storage(url: str, **settings: str) -> Any:
-    from holdfast.backends.objects import _storage
+    from holdfast.backends.object_store.cloud import _storage
 
     return _storage("s3", url.partition("://")[2], "", settings, url)
 
@@ -125,7 +125,7 @@ def opened_storage(url: str, **settings: str) -> Any:
     ids=["s3", "gs", "az"],
 )
 def test_a_storage_is_set_up_for_every_service(scheme: str, settings: dict[str, str]) -> None:
-    from holdfast.backends.objects import _storage
+    from holdfast.backends.object_store.cloud import _storage
 
     storage: Any = _storage(scheme, "bucket", "some/prefix", settings, f"{scheme}://bucket")
     assert storage.prefix == "some/prefix"

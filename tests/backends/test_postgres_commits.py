@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.network import Stamp
-from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
+from holdfast.backends.async_backend import Stamp
+from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres
-from holdfast.backends.postgres.apply import MAX_LOCKS, lock
+from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock
+from holdfast.backends.postgres.binary_values import escape, unescape
 from holdfast.backends.postgres.queries import TOGETHER
-from holdfast.backends.postgres.values import escape, unescape
-from holdfast.backends.spaces import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
 from holdfast.testing.conformance import Driven
 from holdfast.testing.rows import row_of, step

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends.port import Create, Delete, Expect, Get, Put, Scan
+from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres, setup, setup_sql
-from holdfast.backends.postgres.layout import VERSION, tables
-from holdfast.backends.spaces import LATER, LINES, NODES, SPACES, STEPS, WORDS
-from holdfast.engine.drivers import run
+from holdfast.backends.postgres.schema import VERSION, tables
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LATER, LINES, NODES, SPACES, STEPS, WORDS
 from holdfast.errors import Config, Denied, Transient
 from holdfast.testing.conformance import Driven
 from holdfast.testing.conformance.kit import case
@@ -189,10 +189,10 @@ def test_a_database_that_is_not_utf_8(url: str) -> None:
 def test_several_processes_come_first(url: str, count: int) -> None:
     program = (
         "import sys\n"
-        "from holdfast.backends.port import Create\n"
+        "from holdfast.backends.interface import Create\n"
         "from holdfast.backends.postgres import Postgres\n"
-        "from holdfast.backends.spaces import LINES\n"
-        "from holdfast.engine.drivers import run\n"
+        "from holdfast.backends.tables import LINES\n"
+        "from holdfast.backends.runtime.drivers import run\n"
         "from holdfast.testing.rows import row_of\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"

@@ -11,10 +11,10 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.backends.port import Expect
-from holdfast.backends.spaces import JOBS, LATER, LINES
-from holdfast.backends.sqlite.files import checksum_vfs
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Expect
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.sqlite.database_file import checksum_vfs
+from holdfast.backends.tables import JOBS, LATER, LINES
 from holdfast.errors import Config, Denied, NotFound
 from holdfast.ops.checks import Level
 from holdfast.ops.doctor import doctor
@@ -149,7 +149,7 @@ def test_an_older_file_lacks_tables_and_is_read_as_it_is(tmp_path: Path) -> None
     connection.close()
     with holdfast.open(url, read_only=True) as store:
         assert store.get("t").state == {"n": 1}
-        from holdfast.backends.port import Scan
+        from holdfast.backends.interface import Scan
 
         found = run(store.engine.ground.backend.read([Scan(JOBS, ("",)), Scan(LINES, ("",)), Scan(JOBS, ("",))]))
         assert [len(rows) for rows in found] == [0, 1, 0]

@@ -14,12 +14,12 @@ import redis as client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.port import Create, Delete, Get, Put, Row, Scan
+from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.redis import Redis
 from holdfast.backends.redis.backend import MAX_BODY
-from holdfast.backends.redis.layout import read_words, words
-from holdfast.backends.spaces import LINES, NODES, OBJECTS, STEPS, WRITES, Key
-from holdfast.backends.waiting import run
+from holdfast.backends.redis.key_layout import read_words, words
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.errors import Corrupt, Invalid, TooLarge
 from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.rows import row_of, step

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends.redis.cache import RedisRoom
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.cache_room import Room
+from holdfast.backends.redis.cache_storage import RedisRoom
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.cache_storage import Room
 from holdfast.errors import Config, Transient, Unavailable
 from tests.servers import redis, redis_server
 
@@ -18,7 +18,7 @@ from tests.servers import redis, redis_server
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy may take longer for an answer than a cache should be waited for."""
-    monkeypatch.setattr("holdfast.backends.redis.cache._SECONDS", 60.0)
+    monkeypatch.setattr("holdfast.backends.redis.cache_storage._SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -24,13 +24,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from holdfast.backends.commits import Outcome
-from holdfast.backends.network import Stamp
-from holdfast.backends.port import Batch, Create, Delete, Get, Put, Scan
+from holdfast.backends.async_backend import Stamp
+from holdfast.backends.interface import Batch, Create, Delete, Get, Put, Scan
 from holdfast.backends.redis import Redis
-from holdfast.backends.redis.links import Links, address
-from holdfast.backends.spaces import NODES, STEPS
-from holdfast.backends.waiting import run
+from holdfast.backends.redis.connections import Links, address
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.group_commit import Outcome
+from holdfast.backends.tables import NODES, STEPS
 from holdfast.errors import Config, Denied, HoldfastError, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import row_of, step
 from tests.servers import RedisServer, redis, redis_server

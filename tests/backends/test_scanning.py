@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Get, Put, Query, Row, Scan
-from holdfast.backends.scanning import Hole, rows, sturdy_rows
-from holdfast.backends.spaces import LINES, NODES, STEPS, WRITES, Key, Space
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.paging import Hole, rows, sturdy_rows
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, STEPS, WRITES, Key, Space
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Corrupt
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=60)

@@ -13,14 +13,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Store
-from holdfast.backends.network import Interrupted
-from holdfast.backends.port import Create, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.shards import core, folding, naming, tidying, transactions, view
-from holdfast.backends.shards.blobs import clock, within
-from holdfast.backends.shards.bodies import Bodies
-from holdfast.backends.spaces import LINES, REFS, SPACES, STEPS
+from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.object_store import (
+    compaction,
+    garbage_collection,
+    object_names,
+    shard_log,
+    shard_view,
+    transactions,
+)
+from holdfast.backends.object_store.bodies import Bodies
+from holdfast.backends.object_store.object_storage import clock, within
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import LINES, REFS, SPACES, STEPS
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import Ground
 from holdfast.errors import Denied, Invalid, Uncertain
 from holdfast.testing.conformance import Stores
@@ -36,9 +43,9 @@ NUMBERS = itertools.count()
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs of three entries, and indexes merged by two: many folds in short histories."""
-    monkeypatch.setattr(core, "EPOCH", 3)
-    monkeypatch.setattr(view, "EPOCH", 3)
-    monkeypatch.setattr(folding, "WIDTH", 2)
+    monkeypatch.setattr(shard_log, "EPOCH", 3)
+    monkeypatch.setattr(shard_view, "EPOCH", 3)
+    monkeypatch.setattr(compaction, "WIDTH", 2)
 
 
 @pytest.mark.usefixtures("small")
@@ -303,7 +310,7 @@ def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(
 
 def test_a_try_that_comes_too_late_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine sleeps for longer than it should: what was broken off in the middle would be uncertain."""
-    monkeypatch.setattr("holdfast.backends.shards.blobs.random.uniform", lambda least, most: 50.0)
+    monkeypatch.setattr("holdfast.backends.object_store.object_storage.random.uniform", lambda least, most: 50.0)
 
     async def main() -> None:
         async def way(asked: str, name: str, ask: Callable[[], Any]) -> Any:
@@ -455,7 +462,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
-        for module in (core, tidying, transactions):
+        for module in (shard_log, garbage_collection, transactions):
             monkeypatch.setattr(module, "clock", lambda: clock() + self.ahead)
 
 
@@ -589,7 +596,7 @@ def test_what_is_replaced_again_and_again_is_folded_away(size: int) -> None:
         for number in range(80):
             await process.apply(Put(STEPS, step(0, body=bytes([number]) * size)))
         with within(5.0):
-            known = await Process(blobs).core.fresh(naming.folder(("tenant", "line")))
+            known = await Process(blobs).core.fresh(object_names.folder(("tenant", "line")))
         held = sum(holder.size for holder in known.holders.values())
         assert held < 4 * size + 2 * (1 << 20) + 8 * size, "what is dead is still needed"
         rows = await cold(blobs)
@@ -628,7 +635,7 @@ def test_the_birth_of_the_next_life_is_not_deleted_in_place_of_the_last_ones() -
     async def main() -> None:
         blobs = InMemory()
         other = Process(blobs)
-        birth = naming.birth(naming.folder(("tenant", "line")))
+        birth = object_names.birth(object_names.folder(("tenant", "line")))
         await other.apply(Put(STEPS, step(0)))
         await other.apply(Delete(STEPS, ("tenant", "line")))
         cut = 0
@@ -657,7 +664,9 @@ def test_a_life_whose_end_was_not_finished_is_finished_later(monkeypatch: pytest
         await process.apply(Put(STEPS, step(0)))
         await process.apply(Delete(STEPS, ("tenant", "line")))
         with monkeypatch.context() as patched:
-            patched.setattr(tidying, "_SURELY_AT_ONCE", -1.0)  # it is paused after it has said that the life ended
+            patched.setattr(
+                garbage_collection, "_SURELY_AT_ONCE", -1.0
+            )  # it is paused after it has said that the life ended
             await tidied(process, 3)
         assert [name.rpartition("/")[2] for name in blobs.objects].count("birth") == 1
         assert await cold(blobs) == []
@@ -784,19 +793,19 @@ NAMES = [
 
 
 def test_names_are_apart_whatever_the_file_system_thinks_of_capitals() -> None:
-    folders = {name: naming.folder(("tenant", name)) for name in NAMES}
+    folders = {name: object_names.folder(("tenant", name)) for name in NAMES}
     assert len({found.lower() for found in folders.values()}) == len(NAMES)
     assert all(found == found.lower() for found in folders.values())
     for name, found in folders.items():
         line = found.partition("/")[2]
         assert len(line) <= 200
         assert set(line) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.=")
-        assert naming.decoded(line) == (name if len(name) < 60 else None)
+        assert object_names.decoded(line) == (name if len(name) < 60 else None)
 
 
 def test_the_longest_names_fit_into_the_key_of_an_object() -> None:
-    shard = naming.folder(("T" * 1024, "L" * 1024))
-    assert len(naming.entry(shard, naming.next_token(naming.new_life()), 31)) < 600
+    shard = object_names.folder(("T" * 1024, "L" * 1024))
+    assert len(object_names.entry(shard, object_names.next_token(object_names.new_life()), 31)) < 600
 
 
 # What it costs

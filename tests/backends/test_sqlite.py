@@ -15,13 +15,13 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.backends.port import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
+from holdfast.backends.interface import Batch, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLite
-from holdfast.backends.sqlite import files as sqlite_files
-from holdfast.backends.sqlite.files import checksum_vfs
-from holdfast.backends.sqlite.layout import APPLICATION_ID, STATEMENTS, schema
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.sqlite import database_file as sqlite_files
+from holdfast.backends.sqlite.database_file import checksum_vfs
+from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, schema
+from holdfast.backends.tables import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
 from holdfast.errors import Config, Corrupt, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Unsupported
 from holdfast.testing.conformance import BackendConformance, Stores
 

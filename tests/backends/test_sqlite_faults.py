@@ -15,12 +15,12 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.backends.port import Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.spaces import NODES
+from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite import backend as sqlite
 from holdfast.backends.sqlite import errors as sqlite_errors
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import NODES
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable
 from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.backends.port import Create, Delete, Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Create, Delete, Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLite
-from holdfast.backends.sqlite.pages import damaged_pages
-from holdfast.engine.drivers import run
+from holdfast.backends.sqlite.page_check import damaged_pages
+from holdfast.backends.tables import STEPS
 from holdfast.errors import Corrupt
 from holdfast.testing.rows import step
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.port import Create, Row, Scan
-from holdfast.backends.spaces import NODES
+from holdfast.backends.interface import Create, Row, Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite import connections as sqlite_connections
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import NODES
 
 PRELUDE = """
 import asyncio, os, sys, threading, time
-from holdfast.backends.port import Create, Get, Put, Row, Scan
-from holdfast.backends.spaces import NODES
+from holdfast.backends.interface import Create, Get, Put, Row, Scan
+from holdfast.backends.tables import NODES
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
 
 url, name = sys.argv[1:]
 

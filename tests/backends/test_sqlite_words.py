@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.port import Create, Delete, Put, Row, Scan
-from holdfast.backends.spaces import NODES, STEPS, WORDS
+from holdfast.backends.interface import Create, Delete, Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import NODES, STEPS, WORDS
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.testing.rows import step
 

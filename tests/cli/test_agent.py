@@ -12,9 +12,9 @@ import pytest
 import holdfast
 from holdfast import Machine, PersistentAgent
 from holdfast.agents import Offer
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.model.scopes import MARK
 from tests.cli import kit
 from tests.damaged import flipped

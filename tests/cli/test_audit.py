@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import EVENTS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.port import Put, Row
-from holdfast.backends.spaces import QUARANTINE
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import QUARANTINE
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

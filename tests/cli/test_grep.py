@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 
 import holdfast
-from holdfast.backends.port import Get, Put
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Get, Put
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from tests.cli import kit
 from tests.cli.kit import Result
 from tests.damaged import flipped

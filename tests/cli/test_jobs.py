@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import JOBS, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOBS, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.ops.jobs import Jobs

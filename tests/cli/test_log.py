@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.files import checksum_vfs
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.sqlite.database_file import checksum_vfs
+from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.cli.log import History
 from tests.cli import kit
 

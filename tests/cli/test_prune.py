@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.port import Put, Row
-from holdfast.backends.spaces import NODES
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from tests.cli import kit

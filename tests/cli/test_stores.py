@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.wrap.settings import of_path
+from holdfast.backends.config import of_path
 from holdfast.cli.stores import path_of
 from tests.cli import kit
 from tests.cli.conftest import fill

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.port import Delete
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Delete
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.engine.checking import Check
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line
 from holdfast.engine.verify import look

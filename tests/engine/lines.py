@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Backend
+from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.append import Saving
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line
 from holdfast.model.packed import pack_state

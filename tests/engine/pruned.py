@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.backends.port import Backend, Batch, Query, Row, Scan
-from holdfast.backends.spaces import SPACES
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend, Batch, Query, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import SPACES
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Branch, Line, Point
 from holdfast.engine.rewrite import Choice, Choose

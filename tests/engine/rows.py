@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from holdfast.backends.interface import Backend, Put, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Put, Scan
-from holdfast.backends.spaces import CONVERSATIONS, READABLE, SPACES, STATE_VALUES, Json, Scalar
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import CONVERSATIONS, READABLE, SPACES, STATE_VALUES, Json, Scalar
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.store import Store
 from tests.engine.lines import Clock

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.port import Backend, Batch, Create, Put, Row
-from holdfast.backends.spaces import LINES, SPACES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend, Batch, Create, Put, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, SPACES, STEPS
 from holdfast.engine.records import Line
 from holdfast.engine.writes import Write
 from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.backends.wrap.counting import Counting
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.engine.ground import FOLD_EVERY
 from tests.engine.lines import store_on
 

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
 from tests.engine.lines import Clock, store_on

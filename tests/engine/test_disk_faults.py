@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
 from holdfast.errors import HoldfastError, Transient, Unavailable
 from holdfast.store import Store
 from holdfast.testing.vfs import under_checksums

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import holdfast
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
-from holdfast.engine.drivers import run
 from holdfast.engine.entries import Entries, touched
 from holdfast.engine.records import Line
 from holdfast.engine.states import Held, States

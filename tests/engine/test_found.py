@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.interface import Backend, Delete, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Delete, Scan
-from holdfast.backends.spaces import NODES, REFS, SPACES
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES, REFS, SPACES
 from holdfast.codec import Codec, Limits
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.ids import new_id
 from holdfast.engine.leases import Lease

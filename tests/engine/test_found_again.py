@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.port import Backend
+from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLite
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import arun, run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line
 from holdfast.errors import Conflict, Invalid, NotFound, TooDeep

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Clock, backend, store_on

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import NotFound
 from holdfast.testing.conformance.processes import KILLED
 from tests.engine.writer import state_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
 from holdfast.testing.powercut import Labels, Log, check_cuts, record

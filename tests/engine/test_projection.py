@@ -19,12 +19,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
 import holdfast
+from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Capabilities, Delete, Put, Row, Scan
-from holdfast.backends.spaces import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.counting import Counting
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.engine.records import Line
 from holdfast.errors import Config
 from holdfast.langgraph import HoldfastSaver

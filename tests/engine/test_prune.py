@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.port import Backend, Batch, Put
-from holdfast.backends.spaces import LINES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.interface import Backend, Batch, Put
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import LINES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.records import Branch, Line, Point
 from holdfast.engine.rewrite import Choice
 from holdfast.engine.writes import Write, write_row

@@ -10,8 +10,8 @@ from langchain_core.messages import HumanMessage
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.backends.wrap.counting import Counting
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.paths import parse_path, path_text
 from holdfast.store import Store

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends.memory import Memory
+from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
-from holdfast.engine.drivers import run
 from holdfast.store import Store
 from tests.engine.lines import store_on
 

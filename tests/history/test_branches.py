@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import TRANSITIONS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import TRANSITIONS
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.store import Store
 from tests.store.stores import over

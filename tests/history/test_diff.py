@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 import holdfast
 from holdfast.backends.memory import Memory
+from holdfast.backends.runtime.drivers import run
 from holdfast.codec import Codec, Inert
-from holdfast.engine.drivers import run
 from holdfast.engine.records import Line
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.changes import Diff

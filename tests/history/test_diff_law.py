@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends.memory import Memory
+from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
-from holdfast.engine.drivers import run
 from holdfast.history.changes import Diff
 from holdfast.store import Store
 from tests.codec import values

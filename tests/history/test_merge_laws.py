@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.memory import Memory
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Point
 from holdfast.errors import Conflict

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.rewrite import Choice
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.merging import LEAVE, Clash

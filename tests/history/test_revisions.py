@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.backends.interface import Delete, Put, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Put, Row
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.wrap.counting import Counting
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.checkpoints import to_time
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.records import Branch

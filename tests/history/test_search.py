@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel
 
 import holdfast
-from holdfast.backends.port import Get, Put
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Get, Put
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.errors import Invalid
 from tests.damaged import flipped
 from tests.history.searched import everything

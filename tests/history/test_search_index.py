@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.port import Batch, Delete, Get, Put, Scan
-from holdfast.backends.spaces import STEPS, WORDS, Words
+from holdfast.backends.interface import Batch, Delete, Get, Put, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS, WORDS, Words
 from holdfast.engine import words
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line
 from holdfast.engine.texts import texts

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import holdfast
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Line
 from holdfast.history.walking import Labels, Visit, Walk, abbreviations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.backends.interface import Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.store import AsyncStore, Store
 

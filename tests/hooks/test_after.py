@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.records import Line
 from holdfast.errors import Transient
 from holdfast.hooks import Call, Veto

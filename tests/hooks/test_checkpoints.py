@@ -181,7 +181,7 @@ def test_async_store() -> None:
 
 
 def test_features_call_hooks_of_their_own_points() -> None:
-    from holdfast.engine.drivers import run
+    from holdfast.backends.runtime.drivers import run
 
     held = store()
     bare = run(calling(held.engine, "session.start", scope="session:s", value={"a": 1}))

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast import Invalid
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.engine.records import Line, open_step
 from holdfast.hooks import Call
 from holdfast.security import tracing

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from tests.hooks.kit import store
 
 LARGE: dict[str, Any] = {

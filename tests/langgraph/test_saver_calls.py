@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.backends.wrap.counting import Counting
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Conflict, Invalid, Unavailable, Unsupported
 from holdfast.langgraph import HoldfastSaver
 from holdfast.langgraph.contents import KEPT

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.ops.jobs import Book, Job
 from holdfast.ops.kinds import Context, Kind, Kinds

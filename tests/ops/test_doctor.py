@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Delete, Put, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Put, Row
-from holdfast.backends.spaces import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.counting import Counting
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.lines import index_key
 from holdfast.errors import Corrupt

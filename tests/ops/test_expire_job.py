@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid
 from holdfast.model.scopes import MARK, Scope

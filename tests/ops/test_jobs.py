@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends.port import Put, Row
-from holdfast.backends.spaces import JOBS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOBS
 from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooLarge, Transient
 from holdfast.ops.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
 from holdfast.ops.kinds import Kind, Kinds, Result

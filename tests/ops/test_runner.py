@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Put, Query, Row, Scan
-from holdfast.backends.spaces import JOBS
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOBS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Corrupt, Invalid, Transient, Unavailable
 from holdfast.ops.jobs import AsyncJobs, Job, Jobs, Run
 from holdfast.ops.kinds import Context, Kind, Result

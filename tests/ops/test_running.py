@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.interface import Batch, Delete, Get, Put, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Delete, Get, Put, Row
-from holdfast.backends.spaces import JOBS, REFS
-from holdfast.backends.waiting import Pause
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import Pause, run
+from holdfast.backends.tables import JOBS, REFS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Uncertain

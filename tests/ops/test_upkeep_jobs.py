@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import NODES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid, Unsupported

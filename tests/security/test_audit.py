@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Batch, Delete, Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Delete, Put, Row, Scan
-from holdfast.backends.spaces import EVENTS, STEPS
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS, STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.records import Line, Point
 from holdfast.errors import Corrupt, Denied, Invalid, Unavailable
 from holdfast.security import noting, proof

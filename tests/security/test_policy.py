@@ -268,7 +268,7 @@ def test_rights_for_asyncio() -> None:
 
 
 def test_what_is_damaged_gives_nothing(store: Store) -> None:
-    from holdfast.engine.drivers import run
+    from holdfast.backends.runtime.drivers import run
     from holdfast.security.ledger import Amendment
 
     access = Access(store.engine, "")

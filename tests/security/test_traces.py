@@ -13,10 +13,10 @@ import pytest
 
 import holdfast
 from holdfast.acting import Acting
+from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import EVENTS
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS
 from holdfast.errors import Denied, HoldfastError, Invalid
 from holdfast.model.scopes import Scope
 from holdfast.security.policy import Policy

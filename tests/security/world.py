@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.acting import Acting, AsyncActing
 from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.backends.memory import Memory
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.model.scopes import MARK
 from holdfast.security.noting import AUDIT
 from holdfast.state.auditing import Audited

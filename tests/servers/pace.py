@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.backends.network import Looped
-from holdfast.backends.port import Backend
-from holdfast.backends.shards.backend import Sharded
+from holdfast.backends.async_backend import Looped
+from holdfast.backends.interface import Backend
+from holdfast.backends.object_store.backend import Sharded
 from holdfast.store import Store
 
 

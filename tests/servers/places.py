@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.wrappers.composite_urls import compose
 from tests import servers
 
 LOCAL = ("memory", "sqlite", "file")

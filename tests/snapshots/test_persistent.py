@@ -15,7 +15,7 @@ import holdfast
 from holdfast import snapshots
 from holdfast.agents import AsyncPersistentAgent, persistent
 from holdfast.agents.stored.record import Pending
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     Denied,
     HoldfastError,

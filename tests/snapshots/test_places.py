@@ -19,7 +19,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     Config,
     Denied,
@@ -431,7 +431,7 @@ def test_what_this_user_may_not_do_is_told(call: str, tmp_path: Path, monkeypatc
 KILLED = """
 import json, os, sys
 from pathlib import Path
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.snapshots.places import place_of
 
 folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"

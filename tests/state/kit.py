@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend
 from holdfast.backends.registry import backend_for
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.store import AsyncStore, Store
 from tests.agents.autosaved import until

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.interface import Batch, Delete, Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Delete, Put, Row, Scan
-from holdfast.backends.spaces import LINKS, OBJECTS
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINKS, OBJECTS
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient, Unsupported
 from holdfast.model.scopes import MARK
 from holdfast.state import artifact_content

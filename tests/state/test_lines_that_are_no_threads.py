@@ -12,10 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.backends.port import Delete, Get, Put, Row, Scan
-from holdfast.backends.spaces import EVENTS, LINES, LINKS, SPACES, STATE_VALUES, TRANSITIONS, WORDS
+from holdfast.backends.interface import Delete, Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import EVENTS, LINES, LINKS, SPACES, STATE_VALUES, TRANSITIONS, WORDS
 from holdfast.checkpointer import Checkpointer
-from holdfast.engine.drivers import run
 from holdfast.engine.findings import Code
 from holdfast.engine.records import event_body
 from holdfast.errors import Invalid, NotFound

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import MISSING, Store
-from holdfast.backends.port import Create
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Create
+from holdfast.backends.tables import STEPS
 from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
 from holdfast.security.patterns import matcher
 from holdfast.store import Store as StoreClass

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Store
+from holdfast.backends.interface import Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Query, Row
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.records import Branch, Point
 from holdfast.engine.rewrite import Choice
 from holdfast.errors import Conflict, Invalid

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.backends.interface import Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.codec import default_codec
-from holdfast.engine.drivers import run
 from holdfast.engine.records import Line, open_step
 from holdfast.security import tracing
 from tests.state.kit import Clock, store_on

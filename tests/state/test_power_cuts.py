@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import EVENTS
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
 from holdfast.testing.powercut import Labels, Log, check_cuts, record

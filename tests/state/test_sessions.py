@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.port import Get, Put, Row, Scan
-from holdfast.backends.spaces import LINES, LINKS, SPACES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, LINKS, SPACES, STEPS
 from holdfast.engine.records import Line, Point
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.model.scopes import MARK

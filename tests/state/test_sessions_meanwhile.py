@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
 from holdfast.errors import Conflict, Denied, NotFound, Veto
 from holdfast.hooks.calls import Call
 from holdfast.state.session_records import OnEnd

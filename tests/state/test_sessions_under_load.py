@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.engine.records import Point
 from holdfast.model.scopes import MARK
 from holdfast.store import Store

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import MISSING, Store
+from holdfast.backends.interface import Delete, Get, Put, Query, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Get, Put, Query, Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
 from holdfast.errors import Denied, Invalid
 from holdfast.model.scopes import Scope
 from holdfast.security.guard import FREELY, Guard, Permit

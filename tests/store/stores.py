@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.port import Backend
+from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.ground import Ground

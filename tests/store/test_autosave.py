@@ -21,7 +21,7 @@ from holdfast import (
     Store,
 )
 from holdfast.autosave import Moment
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Config, Invalid, NotFound
 from tests.store.stores import aover
 from tests.support.interference import InterferingBackend

@@ -19,13 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.backends.interface import Backend, Batch, Capabilities, Delete, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Capabilities, Delete, Put, Query, Row, Scan
-from holdfast.backends.spaces import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, SPACES, STEPS
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.faults import Fault, Faults
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, SPACES, STEPS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.checkpointer import Checkpointer
-from holdfast.engine.drivers import run
 from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease
 from holdfast.engine.moving import Progress
@@ -41,6 +40,7 @@ from tests.engine.pruned import dropping_ids, prune
 from tests.engine.rows import check_rows, rows_of, showing
 from tests.engine.test_histories import Thread, perform, scripts
 from tests.servers.places import DURABLE, place
+from tests.support.faults import Fault, Faults
 from tests.support.interference import InterferingBackend
 from tests.support.nightly import mostly_nightly
 
@@ -297,7 +297,7 @@ COPIER = """
 import signal, sys
 import holdfast
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from tests.engine.lines import store_on
 from tests.support.interference import InterferingBackend
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Store
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Invalid, NotFound
 from tests.engine.lines import KINDS, Clock, backend, store_on
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.backends.memory import Memory
-from holdfast.backends.wrap.counting import Counting
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Invalid, NotFound
 from holdfast.lazy import AsyncLazyState, LazyState
 from tests.store.stores import over

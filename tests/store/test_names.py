@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Store
 from holdfast.backends.memory import Memory
-from holdfast.backends.wrap.counting import Counting
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Conflict, Invalid, NotFound
 from tests.store.stores import over
 

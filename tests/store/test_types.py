@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore, Checkpoint, Store
+from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
 from holdfast.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
-from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.errors import NotFound
 from holdfast.store import Operations
 
@@ -81,7 +81,7 @@ def test_an_operation_is_called_or_awaited() -> None:
 
 
 def test_errors_of_what_is_waited_for_arrive_where_it_is_awaited() -> None:
-    from holdfast.backends.port import Call
+    from holdfast.backends.interface import Call
 
     seen = []
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Match, Matches, Query, Row
-from holdfast.backends.wrap import Wrapper
+from holdfast.backends.wrappers import Wrapper
 
 Kind = Literal["read", "apply", "any"]
 Filter = Callable[[Sequence[Any]], bool]

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Put, Row, Scan
-from holdfast.backends.spaces import SPACES, STEPS, Key, Space
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import SPACES, STEPS, Key, Space
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.findings import Finding, Level, Weight
 from holdfast.engine.records import Line, Point
 from holdfast.engine.verify import verify

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.port import Backend
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Denied, Invalid, NotFound
 from holdfast.langgraph import HoldfastSaver
 from tests.engine.lines import KINDS, Backends, backend, store_on

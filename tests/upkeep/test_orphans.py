@@ -8,19 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.port import Backend, Delete, Put, Row
-from holdfast.backends.spaces import (
-    AGENT_STATES,
-    FOLDS,
-    LINES,
-    NODES,
-    OBJECTS,
-    QUARANTINE,
-    REFS,
-    STEPS,
-    WORDS,
-)
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend, Delete, Put, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line
 from holdfast.engine.writes import Write

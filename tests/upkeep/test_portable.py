@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.backends.interface import Put, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Put, Scan
-from holdfast.backends.spaces import LINES, NODES, SPACES
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, SPACES
 from holdfast.checkpointer import Checkpointer
-from holdfast.engine.drivers import run
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.records import Line
 from holdfast.engine.verify import verify

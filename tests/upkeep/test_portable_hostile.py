@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import REFS
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import REFS
 from holdfast.codec import Codec, Limits
-from holdfast.engine.drivers import run
 from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
 from holdfast.store import Store
 from tests.engine.lines import store_on

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends.port import Backend, Delete, Put, Row
-from holdfast.backends.spaces import NODES, REFS, WORDS
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend, Delete, Put, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES, REFS, WORDS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.findings import Code
 from holdfast.engine.leases import Lease
 from holdfast.engine.records import Line

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
 from holdfast.errors import Unavailable
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
@@ -92,7 +92,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
 PRUNER = """
 import signal, sys, time
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from tests.engine.lines import store_on
 from tests.support.interference import InterferingBackend
 

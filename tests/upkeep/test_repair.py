@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from holdfast.backends.port import Delete, Put, Scan
-from holdfast.backends.spaces import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Delete, Put, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
 from holdfast.engine.findings import Code, Level, Weight
 from holdfast.engine.leases import Lease
 from holdfast.errors import Invalid, Unavailable

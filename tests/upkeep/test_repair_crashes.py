@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.port import Delete, Put, Scan
-from holdfast.backends.spaces import NODES, STEPS
+from holdfast.backends.interface import Delete, Put, Scan
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.drivers import run
+from holdfast.backends.tables import NODES, STEPS
 from holdfast.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder

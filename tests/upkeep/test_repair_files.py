@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.shards.renewing import Renewing
+from holdfast.backends.object_store.rebuild import Renewing
+from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
-from holdfast.backends.wrap.urls import compose
-from holdfast.engine.drivers import run
+from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.engine.records import is_sound
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Transient, Unavailable
 from holdfast.store import Store

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 import holdfast
-from holdfast.backends.port import Delete, Put, Query, Row, Scan
-from holdfast.backends.spaces import AGENT_STATES, BRANCHES, LINES, NODES, REFS, SPACES, STEPS, WORDS
-from holdfast.backends.wrap import Wrapper
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Delete, Put, Query, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, SPACES, STEPS, WORDS
+from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.findings import Code, Finding, Level, Weight
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store import Store

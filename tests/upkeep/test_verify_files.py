@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.registry import backend_for
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import HoldfastError
 from holdfast.upkeep.heads import Heads
 from tests.damaged import flipped

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
+from holdfast.backends.interface import Delete, Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Put, Row, Scan
-from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, REFS, STEPS, Space
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import FOLDS, NODES, OBJECTS, REFS, STEPS, Space
 from holdfast.codec.envelope import Content, Context, wrap
-from holdfast.engine.drivers import run
 from holdfast.engine.findings import Code, Finding, Weight
 from holdfast.engine.records import Line, fold_row, open_fold
 from holdfast.store import Store

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from holdfast.backends.port import Delete, Get, Put, Query, Row
-from holdfast.backends.spaces import LINES, NODES, REFS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Delete, Get, Put, Query, Row
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, REFS
 from holdfast.engine.findings import Code, Weight
 from holdfast.engine.protected import LEASE
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient

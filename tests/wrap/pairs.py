@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Backend, Batch, Call, Query, Row, Scan
+from holdfast.backends.interface import Backend, Batch, Call, Query, Row, Scan
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import JOURNAL, SPACES
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.faults import Faults
-from holdfast.backends.wrap.pair import attach
-from holdfast.backends.wrap.replicate import Behind, Replicate
-from holdfast.backends.wrap.tiers import Tiers
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOURNAL, SPACES
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.wrappers.replica_pair import attach
+from holdfast.backends.wrappers.replication import Behind, Replicate
+from holdfast.backends.wrappers.tiering import Tiers
+from tests.support.faults import Faults
 
 
 def opened(url: str, **options: Any) -> Backend:

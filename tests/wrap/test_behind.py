@@ -17,22 +17,21 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.commits import Outcome, size_of
+from holdfast.backends.interface import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import JOURNAL, LINES, NODES, STEPS
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap import journal
-from holdfast.backends.wrap.faults import Fault, Faults
-from holdfast.backends.wrap.journal import PIECE
-from holdfast.backends.wrap.later import Later
-from holdfast.backends.wrap.pair import attach
-from holdfast.backends.wrap.replicate import Behind, Outgoing
-from holdfast.backends.wrap.urls import compose
-from holdfast.engine.drivers import arun
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.runtime.group_commit import Outcome, size_of
+from holdfast.backends.tables import JOURNAL, LINES, NODES, STEPS
+from holdfast.backends.wrappers import journal
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.wrappers.journal import PIECE
+from holdfast.backends.wrappers.lazy_open import Later
+from holdfast.backends.wrappers.replica_pair import attach
+from holdfast.backends.wrappers.replication import Behind, Outgoing
 from holdfast.errors import Config, Corrupt, Invalid, TooLarge, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import row_of, step
 from tests.damaged import flipped
+from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import contents, contents_at, files, opened, pair_url, paired, settled, until
 
 
@@ -451,10 +450,10 @@ def test_a_damaged_journal_is_not_copied() -> None:
 def test_a_forked_child_copies_what_it_writes(tmp_path: Path) -> None:
     code = """
 import os, sys
-from holdfast.backends.port import Create
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Create
+from holdfast.backends.tables import STEPS
 from holdfast.testing.rows import step
-from holdfast.backends.waiting import run
+from holdfast.backends.runtime.drivers import run
 from tests.wrap.pairs import opened, settled
 store = opened(sys.argv[1])
 assert run(store.apply([Create(STEPS, step(0))])) is None

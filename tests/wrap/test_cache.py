@@ -14,21 +14,20 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import NODES, SPACES, STEPS
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.cache import Cache
-from holdfast.backends.wrap.cache_room import MemoryRoom
-from holdfast.backends.wrap.counting import Counting
-from holdfast.backends.wrap.faults import Fault, Faults, acknowledgement_lost
-from holdfast.backends.wrap.urls import compose
-from holdfast.engine.drivers import arun
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import NODES, SPACES, STEPS
+from holdfast.backends.wrappers.cache import Cache
+from holdfast.backends.wrappers.cache_storage import MemoryRoom
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Transient, Unavailable
 from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
 from holdfast.testing.rows import row_of, step
 from tests import servers
+from tests.support.faults import Fault, Faults, acknowledgement_lost
 from tests.wrap.pairs import Clock, Held
 
 ONE = [Get(STEPS, [step().key])]
@@ -116,8 +115,8 @@ def test_what_is_about_many_lines_is_not_kept() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time that a cache and its room go by."""
     clock = Clock()
-    monkeypatch.setattr("holdfast.backends.wrap.cache.time", clock)
-    monkeypatch.setattr("holdfast.backends.wrap.cache_room.time", clock)
+    monkeypatch.setattr("holdfast.backends.wrappers.cache.time", clock)
+    monkeypatch.setattr("holdfast.backends.wrappers.cache_storage.time", clock)
     return clock
 
 
@@ -252,11 +251,11 @@ def test_the_engine_stands_on_a_cache_that_others_write_past(tmp_path: Path) -> 
 
 CHILD = """
 import json, sys
-from holdfast.backends.redis import cache
-from holdfast.backends.port import Create, Get
+from holdfast.backends.redis import cache_storage
+from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.waiting import run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.runtime.drivers import run
 from holdfast.testing.rows import step
 
 cache._SECONDS = 60.0  # a machine that is busy may take longer for an answer than a cache should be waited for
@@ -275,7 +274,7 @@ run(store.close())
 
 @pytest.fixture
 def shared_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("holdfast.backends.redis.cache._SECONDS", 60.0)  # as in the child
+    monkeypatch.setattr("holdfast.backends.redis.cache_storage._SECONDS", 60.0)  # as in the child
     return compose("cache", store=f"sqlite:///{tmp_path}/store.db", in_=servers.redis(), max_age=60)
 
 

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.interface import Create
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Create
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.pair import attach, cursor_of, identity_of
-from holdfast.backends.wrap.tiers import _pair
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.wrappers.replica_pair import attach, cursor_of, identity_of
+from holdfast.backends.wrappers.tiering import _pair
 from holdfast.testing.rows import step
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.wrap.pairs import contents, opened, paired, settled, sqlite
 
 CHILD = """
 import sys
-from holdfast.backends.port import Create
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.waiting import run
+from holdfast.backends.interface import Create
+from holdfast.backends.tables import STEPS
+from holdfast.backends.runtime.drivers import run
 from holdfast.testing.rows import step
 from tests.wrap.pairs import opened
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.spaces import NODES
-from holdfast.backends.waiting import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES
 from holdfast.testing.conformance.processes import KILLED
 from tests.wrap.pairs import contents_at, files, opened, pair_url, settled
 
 WRITER = """
 import sys
-from holdfast.backends.port import Create, Delete, Put, Row
-from holdfast.backends.spaces import NODES, STEPS
-from holdfast.backends.waiting import run
+from holdfast.backends.interface import Create, Delete, Put, Row
+from holdfast.backends.tables import NODES, STEPS
+from holdfast.backends.runtime.drivers import run
 from holdfast.testing.rows import row_of, step
 from tests.wrap.pairs import opened
 

@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Backend, Change, Create, Delete, Get, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Change, Create, Delete, Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import NODES, STEPS, Space
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.compare import Difference
-from holdfast.backends.wrap.faults import Fault, Faults
-from holdfast.backends.wrap.mirror import Mirror
-from holdfast.engine.drivers import arun
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import NODES, STEPS, Space
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.mirror import Mirror
+from holdfast.backends.wrappers.store_diff import Difference
 from holdfast.errors import Corrupt, Denied, Transient, Uncertain
 from holdfast.testing.rows import step
+from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import Held, contents, contents_at, files, pair_url, paired, settled
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.composite_urls import compose
 from tests import servers
 from tests.wrap.pairs import contents_at, opened, settled, sqlite
 

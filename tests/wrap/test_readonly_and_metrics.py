@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Create, Delete, Ensure, Expect, Get, Put, Query, Row
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.faults import Fault, Faults
-from holdfast.backends.wrap.metrics import BUCKETS, Metrics
-from holdfast.backends.wrap.readonly import ReadOnly
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.wrappers.metrics import BUCKETS, Metrics
+from holdfast.backends.wrappers.readonly import ReadOnly
 from holdfast.errors import Corrupt, Denied, Transient, Unavailable
 from holdfast.testing.rows import step
+from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import Clock
 
 
@@ -73,7 +73,7 @@ class Slow(Memory):
 
 def test_calls_errors_and_times_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("holdfast.backends.wrap.metrics.time", clock)
+    monkeypatch.setattr("holdfast.backends.wrappers.metrics.time", clock)
     plan = [
         Fault("read", 2, lambda: Transient("busy")),
         Fault("read", 3, lambda: Corrupt("bytes")),

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from holdfast.backends.interface import Create, Get
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Create, Get
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.wrap.faults import Fault, Faults
-from holdfast.backends.wrap.retry import Retry
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers.retry import Retry
 from holdfast.errors import Corrupt, HoldfastError, Transient, Unavailable, Uncertain
 from holdfast.testing.rows import step
+from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import Clock, Held
 
 QUERY = [Get(STEPS, [step().key])]
@@ -83,7 +83,7 @@ def test_a_refusal_is_an_answer() -> None:
 
 def test_a_store_that_keeps_failing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("holdfast.backends.wrap.retry.time", clock)
+    monkeypatch.setattr("holdfast.backends.wrappers.retry.time", clock)
     store, faults = retry(Fault("read", 1, busy, times=6), attempts=1, breaker=3, rest=0.1)
     for _ in range(3):
         with pytest.raises(Transient, match="busy"):

@@ -11,17 +11,17 @@ from typing import Any, Literal
 import pytest
 
 import holdfast
-from holdfast.backends.commits import size_of
+from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.spaces import LINES, NODES, OBJECTS, STEPS, WRITES
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.faults import Fault, Faults
-from holdfast.backends.wrap.stubs import stub_in
-from holdfast.backends.wrap.tiers import Tiers
-from holdfast.backends.wrap.urls import compose
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.group_commit import size_of
+from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.backends.wrappers.tier_stub import stub_in
+from holdfast.backends.wrappers.tiering import Tiers
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, TooLarge, Transient
 from holdfast.testing.rows import row_of, step
+from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import opened
 
 NOW = time.time_ns()

@@ -7,12 +7,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from holdfast.backends.port import Create, Get
+from holdfast.backends.config import resolve
+from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for, schemes
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.waiting import run
-from holdfast.backends.wrap.settings import resolve
-from holdfast.backends.wrap.urls import COMPOSITIONS, age, compose, shown
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import STEPS
+from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, age, compose, shown
 from holdfast.errors import Config
 from holdfast.testing.rows import step
 
@@ -191,7 +191,7 @@ def test_what_is_wrong_with_the_file_is_said(folder: Path, text: str, what: str)
 
 
 def test_nothing_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.backends.wrap.settings.FILE", "no-such-file.toml")
+    monkeypatch.setattr("holdfast.backends.config.FILE", "no-such-file.toml")
     with pytest.raises(Config, match="set HOLDFAST_STORE"):
         resolve()
     with pytest.raises(Config, match="there is none here"):

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.interface import Backend, Put, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Put, Row
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import JOBS, QUARANTINE, WORDS
-from holdfast.backends.wrap.compare import same
-from holdfast.backends.wrap.counting import Counting
-from holdfast.backends.wrap.faults import Fault, Faults
-from holdfast.backends.wrap.metrics import Metrics
-from holdfast.backends.wrap.retry import Retry
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import JOBS, QUARANTINE, WORDS
+from holdfast.backends.wrappers.counting import Counting
+from holdfast.backends.wrappers.metrics import Metrics
+from holdfast.backends.wrappers.retry import Retry
+from holdfast.backends.wrappers.store_diff import same
 from holdfast.errors import Transient, Unsupported
+from tests.support.faults import Fault, Faults
 
 ROW = Row(("", "t", 0, 0), (1, "some words"))
 

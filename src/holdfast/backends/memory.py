@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from holdfast.backends.forks import renew_after_fork
-from holdfast.backends.port import (
+from holdfast.backends.interface import (
     Backend,
     Batch,
     Capabilities,
@@ -26,8 +25,9 @@ from holdfast.backends.port import (
     Row,
     Scan,
 )
-from holdfast.backends.spaces import SPACES, WORDS, Key, Space
-from holdfast.backends.wordsets import WordSets
+from holdfast.backends.inverted_index import WordSets
+from holdfast.backends.runtime.fork_safety import renew_after_fork
+from holdfast.backends.tables import SPACES, WORDS, Key, Space
 from holdfast.errors import Config, Unavailable
 
 T = TypeVar("T")

@@ -1,12 +1,12 @@
 """From a URL to the backend that serves it.
 
 Backends of other packages plug in through the entry point group `holdfast.backends`: the entry's name is the URL
-scheme, and its object a `holdfast.backends.port.Backend`.
+scheme, and its object a `holdfast.backends.interface.Backend`.
 """
 
 from __future__ import annotations
 
-from holdfast.backends.port import Backend
+from holdfast.backends.interface import Backend
 from holdfast.errors import Config
 
 GROUP = "holdfast.backends"
@@ -27,7 +27,7 @@ _EXTRAS = {
     "rediss": "redis",
     "valkey": "redis",
     "valkeys": "redis",
-    # Stores that are made of others: `holdfast.backends.wrap`.
+    # Stores that are made of others: `holdfast.backends.wrappers`.
     "behind": "",
     "cache": "",
     "metrics": "",
@@ -95,15 +95,15 @@ def _load(scheme: str) -> type[Backend]:
 
             return Memory
         case "behind" | "cache" | "metrics" | "mirror" | "readonly" | "retry" | "tiers":
-            from holdfast.backends.wrap.kinds import composition
+            from holdfast.backends.wrappers.composition import composition
 
             return composition(scheme)
         case "file":
-            from holdfast.backends.files import Files
+            from holdfast.backends.object_store.local import Files
 
             return Files
         case "s3" | "gs" | "az":
-            from holdfast.backends.objects import Objects
+            from holdfast.backends.object_store.cloud import Objects
 
             return Objects
         case "mongodb" | "mongodb+srv":

@@ -50,7 +50,7 @@ def from_store(session: Session, ask: Callable[[Store], Iterable[str]]) -> list[
 
 def branch_names(store: Store, thread: str) -> dict[int, str]:
     """The names of a thread's branches by their numbers. Reads nothing else of them."""
-    from holdfast.engine.drivers import run
+    from holdfast.backends.runtime.drivers import run
     from holdfast.engine.lines import MAIN
     from holdfast.engine.records import Line
 

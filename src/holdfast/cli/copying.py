@@ -133,7 +133,7 @@ def delete(session: Session, threads: tuple[str, ...], yes: bool, dry_run: bool)
     \b
     holdfast delete chat --dry-run
     """
-    from holdfast.engine.drivers import run
+    from holdfast.backends.runtime.drivers import run
     from holdfast.engine.protected import unheld
     from holdfast.upkeep.families import lines_of
 

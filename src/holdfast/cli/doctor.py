@@ -26,7 +26,7 @@ def doctor(session: Session, full: bool) -> None:
     \b
     holdfast doctor --store sqlite:///agents.db
     """
-    from holdfast.backends.wrap.settings import of_path
+    from holdfast.backends.config import of_path
     from holdfast.ops.doctor import examine
 
     given = None if session.store_name is None else of_path(session.store_name)

@@ -229,7 +229,7 @@ def work(session: Session, once: bool) -> None:
     Ctrl-C, or the signal TERM, ends it between two steps of a job; the job is run again by the next runner. With
     --once, the exit code tells whether all went well.
     """
-    from holdfast.engine.drivers import run as driven
+    from holdfast.backends.runtime.drivers import run as driven
     from holdfast.ops.runner import Runner
 
     store = session.open(write=True)

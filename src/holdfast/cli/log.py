@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from holdfast.backends.runtime.drivers import run
 from holdfast.checkpoints import to_datetime
 from holdfast.cli.completing import BRANCH, REVISION, THREAD
 from holdfast.cli.failures import INTEGRITY
 from holdfast.cli.frame import Command, Session, all_channels_option, command
 from holdfast.cli.summaries import changed, said, summary
 from holdfast.cli.text import ago, cut, first_line, local, safe
-from holdfast.engine.drivers import run
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Line
 from holdfast.errors import Invalid, NotFound

@@ -17,7 +17,7 @@ def url_of(given: str | None) -> str:
 
     Nothing given is `$HOLDFAST_STORE`, or the default of `holdfast.toml`.
     """
-    from holdfast.backends.wrap.settings import of_path, resolve
+    from holdfast.backends.config import of_path, resolve
 
     return resolve(None if given is None else of_path(given))
 
@@ -47,7 +47,7 @@ def open_store(given: str | None, *, tenant: str = "", write: bool = False, crea
 
 
 def _must_be_there(url: str) -> None:
-    from holdfast.backends.wrap.urls import COMPOSITIONS
+    from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
 
     scheme, _, rest = url.partition(":")
     if scheme in COMPOSITIONS:

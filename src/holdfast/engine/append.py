@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.backends.port import Change, Create, Ensure, Expect, Get, Put
-from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
-from holdfast.backends.waiting import Pause
+from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put
+from holdfast.backends.runtime.drivers import Pause
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
 from holdfast.engine.chance import chance
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
-from holdfast.backends.forks import renew_after_fork
+from holdfast.backends.runtime.fork_safety import renew_after_fork
 
 
 class Cache:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.port import Backend, Row
-from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import FOLDS, STEPS, Key, Space
+from holdfast.backends.interface import Backend, Row
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import FOLDS, STEPS, Key, Space
 from holdfast.codec import Codec
 from holdfast.engine.findings import Code, Finding, Level
 from holdfast.engine.records import Branch, Info, Line, Point

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.scanning import UNREADABLE
-from holdfast.backends.spaces import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.paging import UNREADABLE
+from holdfast.backends.tables import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.checking import TOGETHER, Check, Where
 from holdfast.engine.findings import Code, Finding

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 
-from holdfast.backends.port import Get, Row, Scan
-from holdfast.backends.scanning import UNREADABLE, Hole, rows
-from holdfast.backends.spaces import BRANCHES, LINES, STEPS
+from holdfast.backends.interface import Get, Row, Scan
+from holdfast.backends.paging import UNREADABLE, Hole, rows
+from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.checking import TOGETHER, Check, Where
 from holdfast.engine.findings import Code

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 
-from holdfast.backends.port import Change, Create, Delete, Expect, Put, Row, Scan
-from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
+from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row, Scan
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
 from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.engine.ground import Ground
 from holdfast.engine.leases import Lease

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from holdfast.backends.port import Get, Row
-from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import FOLDS, STEPS
+from holdfast.backends.interface import Get, Row
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import FOLDS, STEPS
 from holdfast.engine.cache import Cache
 from holdfast.engine.checking import Check, Where
 from holdfast.engine.findings import Code

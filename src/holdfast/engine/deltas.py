@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Change, Put
-from holdfast.backends.spaces import WRITES
+from holdfast.backends.interface import Change, Put
+from holdfast.backends.tables import WRITES
 from holdfast.codec import Codec
 from holdfast.engine.heads import Heads
 from holdfast.engine.lines import Lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.backends.port import Backend, Change, Delete, Row, Scan
-from holdfast.backends.spaces import BRANCHES, OBJECTS, REFS, WRITES
+from holdfast.backends.interface import Backend, Change, Delete, Row, Scan
+from holdfast.backends.tables import BRANCHES, OBJECTS, REFS, WRITES
 from holdfast.engine.projected import transitions, without
 from holdfast.engine.protected import is_about_step
 from holdfast.engine.walks import Walk

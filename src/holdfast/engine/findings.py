@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from holdfast.backends.spaces import Key
+from holdfast.backends.tables import Key
 
 
 class Level(Enum):

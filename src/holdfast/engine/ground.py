@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.backends.port import Backend
+from holdfast.backends.interface import Backend
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import Cache
 

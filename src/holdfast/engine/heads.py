@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.backends.port import Get, Row
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Get, Row
+from holdfast.backends.tables import STEPS
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line, Point, open_step
 from holdfast.errors import NotFound

@@ -6,8 +6,8 @@ the line is as it was then: one that was set meanwhile counts.
 
 from __future__ import annotations
 
-from holdfast.backends.port import Delete, Put, Row, Scan
-from holdfast.backends.spaces import REFS
+from holdfast.backends.interface import Delete, Put, Row, Scan
+from holdfast.backends.tables import REFS
 from holdfast.engine.ground import Ground
 from holdfast.engine.lines import Lines
 from holdfast.engine.protected import HOLD, PIN, Hold, Pin

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 
-from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row
-from holdfast.backends.spaces import REFS
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
+from holdfast.backends.tables import REFS
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line
 from holdfast.errors import Conflict

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.port import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, REFS, SPACES, STEPS, Key, Scalar
+from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.tables import BRANCHES, LINES, REFS, SPACES, STEPS, Key, Scalar
 from holdfast.engine.ground import Ground
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.protected import unheld

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.port import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.paging import rows
 from holdfast.backends.registry import backend_for
-from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import (
+from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
     FOLDS,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.backends.port import Backend, Change, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import (
+from holdfast.backends.interface import Backend, Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.tables import (
     AGENT_STATES,
     CONVERSATIONS,
     METADATA,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.backends.conditions import same_columns
-from holdfast.backends.port import Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import (
+from holdfast.backends.batch_eval import same_columns
+from holdfast.backends.interface import Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.tables import (
     AGENT_STATES,
     BRANCHES,
     CONVERSATIONS,

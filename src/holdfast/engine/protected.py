@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.port import Backend, Expect, Get, Query, Row, Scan
-from holdfast.backends.spaces import LINES, REFS
+from holdfast.backends.interface import Backend, Expect, Get, Query, Row, Scan
+from holdfast.backends.tables import LINES, REFS
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.records import Line
 from holdfast.errors import Denied

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from holdfast.backends.port import Change, Create, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, STEPS
+from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
+from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, Saving
 from holdfast.engine.ground import Ground
 from holdfast.engine.heads import Head, Heads

@@ -10,8 +10,8 @@ from msgspec import MsgspecError
 from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
-from holdfast.backends.port import Row
-from holdfast.backends.spaces import EVENTS, FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
+from holdfast.backends.interface import Row
+from holdfast.backends.tables import EVENTS, FOLDS, JOBS, MAX_NAME, NODES, OBJECTS, STEPS, WRITES, Key, Scalar, Space
 from holdfast.codec import Codec
 from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Content, Context, unwrap, wrap

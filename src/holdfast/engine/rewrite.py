@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Ensure, Expect, Row, Scan
-from holdfast.backends.spaces import BRANCHES, NODES, OBJECTS, REFS, STEPS
+from holdfast.backends.interface import Change, Delete, Ensure, Expect, Row, Scan
+from holdfast.backends.tables import BRANCHES, NODES, OBJECTS, REFS, STEPS
 from holdfast.engine.deltas import Deltas
 from holdfast.engine.dropping import Removal
 from holdfast.engine.ground import Ground

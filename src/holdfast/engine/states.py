@@ -12,8 +12,8 @@ from itertools import compress
 from operator import methodcaller
 from typing import NamedTuple, TypeVar
 
-from holdfast.backends.port import Backend, Get, Query, Row, Scan
-from holdfast.backends.spaces import FOLDS, NODES, OBJECTS, STEPS
+from holdfast.backends.interface import Backend, Get, Query, Row, Scan
+from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
 from holdfast.engine.cache import Cache
 from holdfast.engine.heads import Head
 from holdfast.engine.records import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.backends.port import Backend, Get, Row, Scan
-from holdfast.backends.scanning import UNREADABLE, Hole, sturdy_rows
-from holdfast.backends.spaces import BRANCHES, LINES, STEPS
+from holdfast.backends.interface import Backend, Get, Row, Scan
+from holdfast.backends.paging import UNREADABLE, Hole, sturdy_rows
+from holdfast.backends.tables import BRANCHES, LINES, STEPS
 from holdfast.engine.checking import Check, Verified, Where, affected_by, needs
 from holdfast.engine.checking_parts import PartCheck
 from holdfast.engine.checking_steps import StepCheck

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 
-from holdfast.backends.port import Change, Delete, Put, Row
-from holdfast.backends.spaces import BRANCHES, FOLDS, LINES, STEPS, Key
+from holdfast.backends.interface import Change, Delete, Put, Row
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, STEPS, Key
 from holdfast.engine.records import Branch, Info, Line, Point, info_row
 from holdfast.engine.rehearsal import Rehearsal
 from holdfast.engine.states import Held

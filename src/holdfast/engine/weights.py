@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.port import Backend, Change, Create, Delete, Ensure, Get, Put, Row, Scan
-from holdfast.backends.spaces import Key, Space
+from holdfast.backends.interface import Backend, Change, Create, Delete, Ensure, Get, Put, Row, Scan
+from holdfast.backends.tables import Key, Space
 
 _FEW, _MANY = 8, 256
 """How many rows are read at first, when nobody knows how large they are, and at most."""

@@ -16,8 +16,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import REFS, STEPS, WORDS, Key, Scalar, Words
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.tables import REFS, STEPS, WORDS, Key, Scalar, Words
 from holdfast.engine.ground import Ground
 from holdfast.engine.layout import Place
 from holdfast.engine.lines import Lines, index_key

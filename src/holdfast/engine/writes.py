@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Ensure, Put, Query, Row, Scan
-from holdfast.backends.spaces import LINES, WRITES
+from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
+from holdfast.backends.tables import LINES, WRITES
 from holdfast.engine.ground import Ground
 from holdfast.engine.lines import Lines
 from holdfast.engine.records import Line, info_row, open_write, write_body

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import STEPS
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.records import MERGE, Line, Point

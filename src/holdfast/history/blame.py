@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.backends.port import Get
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Get
+from holdfast.backends.tables import STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
 from holdfast.engine.records import MERGE, PRUNED, Line, Point

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from holdfast.backends.port import Delete, Expect, Get, Put, Scan
-from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import BRANCHES, REFS, STEPS
+from holdfast.backends.interface import Delete, Expect, Get, Put, Scan
+from holdfast.backends.paging import rows
+from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import Edit, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.heads import Head

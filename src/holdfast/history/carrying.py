@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypedDict
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
 from holdfast.engine.append import Edit
 from holdfast.engine.core import Engine
 from holdfast.engine.deltas import FOLLOWS, KEPT, Unheld

@@ -21,8 +21,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.backends.port import Get, Query, Scan
-from holdfast.backends.spaces import REFS, STEPS
+from holdfast.backends.interface import Get, Query, Scan
+from holdfast.backends.tables import REFS, STEPS
 from holdfast.checkpoints import to_datetime, to_time
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Layout, Place

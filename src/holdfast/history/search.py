@@ -17,8 +17,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Get, Row, Scan
-from holdfast.backends.spaces import LINES, STEPS, Key
+from holdfast.backends.interface import Get, Row, Scan
+from holdfast.backends.tables import LINES, STEPS, Key
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, Summary

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from msgspec.json import encode
 
-from holdfast.backends.port import Get, Row, Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Get, Row, Scan
+from holdfast.backends.tables import STEPS
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.records import MERGE, Line, Point, open_step

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from holdfast.backends.port import Query, Row, Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Query, Row, Scan
+from holdfast.backends.tables import STEPS
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.lines import MAIN, NAME, TAG

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
 from holdfast.engine.append import Edit, Saving
 from holdfast.engine.heads import Head
 from holdfast.engine.records import Line, Point

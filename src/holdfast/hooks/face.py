@@ -7,9 +7,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
-from holdfast.backends.port import Call as Blocking
+from holdfast.backends.interface import Call as Blocking
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.hooks import reading
 from holdfast.hooks.breaker import FAILURES, REST, Breaker

@@ -7,8 +7,8 @@ from datetime import datetime
 from heapq import nlargest
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import EVENTS
 from holdfast.engine.core import Engine
 from holdfast.engine.records import Line, open_event
 from holdfast.errors import Invalid

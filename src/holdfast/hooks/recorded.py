@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.records import Line, Point, readable
 from holdfast.engine.states import Held
 from holdfast.errors import Veto

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from holdfast.backends.forks import renew_after_fork
+from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.core import Engine
 from holdfast.errors import Invalid, NotFound, Veto
 from holdfast.hooks import recorded

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
-from holdfast.backends.port import Suspension
+from holdfast.backends.interface import Suspension
 from holdfast.errors import Invalid, Veto
 from holdfast.hooks.calls import Call, Result
 from holdfast.hooks.workers import LoopThread, Workers

@@ -23,12 +23,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPACK_ENABLED
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from holdfast.backends.runtime.drivers import arun, both, run
 from holdfast.checkpoints import to_datetime
 from holdfast.codec import Codec
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.deltas import History
-from holdfast.engine.drivers import arun, both, run
 from holdfast.engine.heads import Head
 from holdfast.engine.lines import ROOT
 from holdfast.engine.namespaces import is_thread

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from holdfast.backends.wrap.settings import find_file, resolve
+from holdfast.backends.config import find_file, resolve
 from holdfast.errors import Config
 from holdfast.ops.checks import Check, note, ok, problem, warning
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from holdfast.backends.urls import is_there
-from holdfast.backends.wrap.urls import COMPOSITIONS
+from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
 from holdfast.errors import Denied
 from holdfast.ops.checks import Check, note, ok, problem, warning
 

@@ -6,8 +6,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Get, Row, Scan
-from holdfast.backends.spaces import JOBS, QUARANTINE, REFS, STEPS, WORDS
+from holdfast.backends.interface import Get, Row, Scan
+from holdfast.backends.tables import JOBS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.lines import Summary
 from holdfast.engine.records import Line
@@ -254,7 +254,7 @@ def sqlite_settings(path: Path) -> list[Check]:
     """How a SQLite file was made."""
     import apsw
 
-    from holdfast.backends.sqlite.files import Settings, connect, viewed
+    from holdfast.backends.sqlite.database_file import Settings, connect, viewed
 
     place = str(path.resolve())
     try:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
-from holdfast.backends.wrap.settings import resolve
-from holdfast.backends.wrap.urls import shown
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.composite_urls import shown
 from holdfast.errors import Config, HoldfastError
 from holdfast.opening import open as open_store
 from holdfast.ops import checks_here, checks_place, checks_store

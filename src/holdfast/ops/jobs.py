@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import JOBS
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.tables import JOBS
 from holdfast.checkpoints import to_datetime
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.ground import Ground
 from holdfast.engine.records import Line, check_name
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooLarge

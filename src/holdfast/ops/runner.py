@@ -20,7 +20,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient
 from holdfast.ops.jobs import Book, Job, Run, Tell
 from holdfast.ops.kinds import Kinds

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.backends.port import Call
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Call
+from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, HoldfastError, Invalid, Transient
 from holdfast.ops.jobs import Book, Job, Run, Tell, retry_after

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
 from holdfast.engine.core import Engine
 from holdfast.engine.lines import Memo
 from holdfast.engine.records import Line

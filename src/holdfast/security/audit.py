@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import EVENTS, STEPS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import Codec
 from holdfast.engine.core import Engine
 from holdfast.engine.records import Line, Point, open_event, open_step

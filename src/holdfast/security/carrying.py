@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.backends.port import Change, Delete, Expect, Row, Scan
-from holdfast.backends.spaces import EVENTS, SPACES, STEPS
+from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
+from holdfast.backends.tables import EVENTS, SPACES, STEPS
 from holdfast.engine.append import Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.protected import unheld

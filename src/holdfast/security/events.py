@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.msgpack import encode
 
-from holdfast.backends.port import Change, Put, Row
-from holdfast.backends.spaces import EVENTS, Scalar
+from holdfast.backends.interface import Change, Put, Row
+from holdfast.backends.tables import EVENTS, Scalar
 from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.records import Line, event_body
 from holdfast.model.scopes import MARK

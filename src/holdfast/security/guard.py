@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
 from holdfast.errors import Denied
 from holdfast.model.scopes import Scope, check_key
 

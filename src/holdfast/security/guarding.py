@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
 from holdfast.engine.core import Engine
 from holdfast.engine.lines import Memo
 from holdfast.errors import Denied, Invalid

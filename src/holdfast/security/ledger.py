@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.port import Change, Expect
-from holdfast.backends.spaces import LINES, STEPS
+from holdfast.backends.interface import Change, Expect
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.core import Engine
 from holdfast.engine.heads import Head

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakSet
 
-from holdfast.backends.forks import renew_after_fork
-from holdfast.backends.port import Call
+from holdfast.backends.interface import Call
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.engine.records import Line
 from holdfast.errors import HoldfastError
 from holdfast.model.scopes import MARK, Scope

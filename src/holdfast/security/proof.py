@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Row
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.interface import Row
+from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.core import Engine
 from holdfast.engine.records import Line, open_event

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from functools import update_wrapper
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.backends.port import Call
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.interface import Call
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotNotFound, SnapshotTooLarge
 from holdfast.snapshots import container, contents, strictjson
 from holdfast.snapshots.gathering import Gathering

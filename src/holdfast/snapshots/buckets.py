@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from holdfast.backends.network import Interrupted
-from holdfast.backends.port import Suspension
+from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.interface import Suspension
+from holdfast.backends.object_store.object_storage import Patient, within
 from holdfast.backends.registry import backend_for
-from holdfast.backends.shards.blobs import Patient, within
 from holdfast.backends.urls import without_password
 from holdfast.errors import SnapshotExists, SnapshotInvalid, SnapshotNotFound, Transient, Uncertain
 from holdfast.snapshots.places import SUFFIX, TAKEN, Entry, Folder, Place

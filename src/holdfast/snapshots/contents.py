@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.backends.port import Call
+from holdfast.backends.interface import Call
 from holdfast.errors import Config, SnapshotCorrupt, SnapshotInvalid, SnapshotUnsupported
 from holdfast.snapshots.gathering import Gathering
 from holdfast.snapshots.header import Kind

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from holdfast.backends.folders import flush_folder
-from holdfast.backends.port import Call
+from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.interface import Call
 from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import (
     Config,

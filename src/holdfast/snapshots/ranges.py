@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import obstore
 
-from holdfast.backends.network import Interrupted
-from holdfast.backends.objects import Bucket
+from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.object_store.cloud import Bucket
 
 
 class Ranged(Bucket):

@@ -18,9 +18,9 @@ from typing import IO, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from holdfast.backends.folders import flush_folder
-from holdfast.backends.port import Call
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.interface import Call
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.engine.records import Line
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unsupported
 from holdfast.model.objects import PIECE

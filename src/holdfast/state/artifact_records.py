@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Change, Delete, Expect, Get, Scan
-from holdfast.backends.spaces import LINES, LINKS, SPACES
+from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
+from holdfast.backends.tables import LINES, LINKS, SPACES
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.records import Line
 from holdfast.errors import Conflict, NotFound

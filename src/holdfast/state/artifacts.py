@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from holdfast import arguments
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import LINKS
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
+from holdfast.backends.tables import LINKS
 from holdfast.checkpoints import to_datetime
-from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupported
 from holdfast.hooks.features import calling
 from holdfast.model.scopes import Scope, check_key

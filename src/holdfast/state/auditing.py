@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import EVENTS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.ids import time_of
 from holdfast.engine.records import Line

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Put, Row, Scan
-from holdfast.backends.spaces import LINKS
+from holdfast.backends.interface import Change, Delete, Put, Row, Scan
+from holdfast.backends.tables import LINKS
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.heads import Head
 from holdfast.engine.records import Line, Point, readable

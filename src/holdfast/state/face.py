@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from holdfast import arguments
-from holdfast.backends.waiting import Pause
+from holdfast.backends.runtime.drivers import Async, Pause, Sync, arun, either, operation, run
 from holdfast.engine.chance import chance
-from holdfast.engine.drivers import Async, Sync, arun, either, operation, run
 from holdfast.errors import Conflict, Invalid
 from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle

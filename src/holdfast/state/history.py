@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast import arguments
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import STEPS
 from holdfast.checkpoints import to_datetime, to_time
 from holdfast.engine.layout import Place
 from holdfast.engine.records import Line, Point, open_step

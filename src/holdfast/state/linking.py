@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Put, Row
-from holdfast.backends.spaces import LINKS
+from holdfast.backends.interface import Change, Put, Row
+from holdfast.backends.tables import LINKS
 from holdfast.engine.records import Line
 from holdfast.model.scopes import MARK, Scope
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import LINES, STEPS
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.records import Line, Point
 from holdfast.model.scopes import MARK, Scope, normal

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.backends.port import Change, Expect, Get, Put, Row
-from holdfast.backends.spaces import LINKS, Key
+from holdfast.backends.interface import Change, Expect, Get, Put, Row
+from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.chance import chance
 from holdfast.errors import Denied
 from holdfast.model.scopes import Scope

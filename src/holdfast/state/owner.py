@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import arguments
+from holdfast.backends.runtime.drivers import operation
 from holdfast.checkpoints import to_datetime, to_time
-from holdfast.engine.drivers import operation
 from holdfast.errors import Invalid
 from holdfast.model.scopes import Scope
 from holdfast.security.identity import Identity, identity_of

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, Unpack
 
 from holdfast import arguments
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.checkpoints import to_datetime, to_time
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.history.times import parse_age
 from holdfast.model.scopes import Scope

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import arguments
-from holdfast.engine.drivers import Async, Sync, either, operation
+from holdfast.backends.runtime.drivers import Async, Sync, either, operation
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.model.missing import MISSING
 from holdfast.model.scopes import Scope, normal

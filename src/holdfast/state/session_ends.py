@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from holdfast import arguments
-from holdfast.backends.port import Change, Delete, Get, Put, Row, Scan
-from holdfast.backends.spaces import LINES, LINKS, REFS, SPACES
+from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
+from holdfast.backends.tables import LINES, LINKS, REFS, SPACES
 from holdfast.engine.append import Saving
 from holdfast.engine.heads import Head
 from holdfast.engine.layout import Place

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Expect, Get, Query, Scan
-from holdfast.backends.spaces import LINES, LINKS, STEPS
+from holdfast.backends.interface import Change, Expect, Get, Query, Scan
+from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine.records import Info, Line, Point, info_of
 from holdfast.errors import NotFound
 from holdfast.model.scopes import Scope

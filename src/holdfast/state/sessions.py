@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
 from holdfast import arguments
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.checkpoints import to_datetime
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.packed import unpack
 from holdfast.model.scopes import Scope, check_key

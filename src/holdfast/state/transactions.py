@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from holdfast.backends.port import Change as Condition
-from holdfast.backends.port import Expect, Get
-from holdfast.backends.spaces import LINES, STEPS
+from holdfast.backends.interface import Change as Condition
+from holdfast.backends.interface import Expect, Get
+from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.append import Saving
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.heads import Head
 from holdfast.engine.records import Point
 from holdfast.errors import Conflict, NotFound

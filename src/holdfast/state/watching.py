@@ -20,11 +20,10 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 
-from holdfast.backends.port import Get, Query, Row, Scan
-from holdfast.backends.spaces import STEPS
-from holdfast.backends.waiting import Pause
+from holdfast.backends.interface import Get, Query, Row, Scan
+from holdfast.backends.runtime.drivers import Async, Pause, Sync, operation
+from holdfast.backends.tables import STEPS
 from holdfast.checkpoints import to_datetime
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.engine.lines import Memo
 from holdfast.engine.records import PRUNED, Line, Point, open_step
 from holdfast.errors import Invalid, NotFound

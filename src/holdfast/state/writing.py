@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from msgspec.json import encode as encode_json
 from msgspec.msgpack import encode
 
-from holdfast.backends.port import Change
+from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.heads import Head

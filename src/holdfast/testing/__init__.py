@@ -5,6 +5,6 @@
 - `holdfast.testing.powercut`: what a power cut may leave of an SQLite store, at any point of a recorded run.
 - `holdfast.testing.vfs_faults`: disks that are full or failing, for SQLite stores.
 
-`holdfast.backends.wrap` has faults and counters for any store. Only the suite needs pytest and hypothesis, which the
-extra `holdfast[testing]` brings.
+`holdfast.backends.wrappers` has faults and counters for any store. Only the suite needs pytest and hypothesis, which
+the extra `holdfast[testing]` brings.
 """

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TextIO
 
-from holdfast.backends.port import Backend, Create
+from holdfast.backends.interface import Backend, Create
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import LINES, NODES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.testing.rows import row_of
 
 WIDTH = 5

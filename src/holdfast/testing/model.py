@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.backends.port import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import Key, Space
+from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.tables import Key, Space
 
 Rows = dict[tuple[str, Key], Row]
 """Rows by the name of their space and their key."""

@@ -6,8 +6,8 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from holdfast.backends.port import Row
-from holdfast.backends.spaces import STEPS, Json, Scalar, Space, Words
+from holdfast.backends.interface import Row
+from holdfast.backends.tables import STEPS, Json, Scalar, Space, Words
 
 
 def row_of(space: Space, *key: Scalar, body: bytes = b"", **columns: Scalar) -> Row:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.backends.port import Backend, Row
-from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Backend, Row
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import STEPS
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.records import Branch, Line, Point
 from holdfast.errors import HoldfastError

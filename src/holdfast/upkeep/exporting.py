@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.backends.port import Call, Delete, Get
+from holdfast.backends.interface import Call, Delete, Get
+from holdfast.backends.paging import rows
 from holdfast.backends.registry import backend_for
-from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import LINES, SPACES
+from holdfast.backends.tables import LINES, SPACES
 from holdfast.checkpoints import Checkpoint
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine

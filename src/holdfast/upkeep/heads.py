@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Backend, Get, Row, Scan
-from holdfast.backends.scanning import UNREADABLE, rows
-from holdfast.backends.spaces import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Space
+from holdfast.backends.interface import Backend, Get, Row, Scan
+from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Space
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding
 from holdfast.engine.protected import LEASE

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Create, Ensure, Put, Row
-from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import BRANCHES, LINES, REFS, WRITES, Space
+from holdfast.backends.interface import Change, Create, Ensure, Put, Row
+from holdfast.backends.paging import rows
+from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES, Space
 from holdfast.engine.copying import renamed
 from holdfast.engine.core import Engine
 from holdfast.engine.moving import Mover, Tell

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.backends.port import Backend
-from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import BRANCHES, FOLDS, STEPS
+from holdfast.backends.interface import Backend
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import BRANCHES, FOLDS, STEPS
 from holdfast.engine.records import Branch, Info, Line, Point
 from holdfast.upkeep.sources import Source, first_of
 

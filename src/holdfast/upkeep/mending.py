@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.backends.port import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
-from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
+from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put, Row, Scan
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
 from holdfast.engine.cache import Cache
 from holdfast.engine.checking import Check
 from holdfast.engine.core import Engine

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Change, Delete, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import (
+from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.tables import (
     BRANCHES,
     EVENTS,
     FOLDS,

@@ -20,21 +20,9 @@ from typing import IO, Any, NoReturn, TypeAlias
 
 import msgspec
 
-from holdfast.backends.folders import flush_folder
-from holdfast.backends.port import Call, Row
-from holdfast.backends.spaces import (
-    BRANCHES,
-    EVENTS,
-    FOLDS,
-    LINKS,
-    NODES,
-    OBJECTS,
-    REFS,
-    STEPS,
-    WRITES,
-    Scalar,
-    Space,
-)
+from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.interface import Call, Row
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Space
 from holdfast.engine.records import Line
 from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
 

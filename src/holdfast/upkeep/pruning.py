@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import LINES, REFS, STEPS
+from holdfast.backends.interface import Scan
+from holdfast.backends.tables import LINES, REFS, STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
 from holdfast.engine.layout import Place

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from msgspec import MsgspecError
 from msgspec.msgpack import decode, encode
 
-from holdfast.backends.port import Backend, Change, Put, Row, Scan
-from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import QUARANTINE, Key, Scalar, Space
+from holdfast.backends.interface import Backend, Change, Put, Row, Scan
+from holdfast.backends.paging import rows
+from holdfast.backends.tables import QUARANTINE, Key, Scalar, Space
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.core import Engine
 from holdfast.engine.records import Line

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from holdfast.backends.interface import Backend, Batch, Query, Row
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Backend, Batch, Query, Row
-from holdfast.backends.scanning import UNREADABLE, rows
-from holdfast.backends.spaces import AGENT_STATES, READABLE, WORDS, Space
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.compare import same
+from holdfast.backends.paging import UNREADABLE, rows
+from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Space
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.store_diff import same
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding

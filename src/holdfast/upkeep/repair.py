@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.port import Backend, Delete, Put
+from holdfast.backends.config import resolve
+from holdfast.backends.interface import Backend, Delete, Put
+from holdfast.backends.paging import Hole, sturdy_rows
 from holdfast.backends.registry import backend_for
-from holdfast.backends.scanning import Hole, sturdy_rows
-from holdfast.backends.spaces import LINES, SPACES, WORDS
 from holdfast.backends.sqlite import SQLite
-from holdfast.backends.wrap.settings import resolve
+from holdfast.backends.tables import LINES, SPACES, WORDS
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding, Level, Weight

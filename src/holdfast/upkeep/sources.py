@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from holdfast.backends.port import Backend, Get, Row, Scan
-from holdfast.backends.scanning import rows
-from holdfast.backends.spaces import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Space
+from holdfast.backends.interface import Backend, Get, Row, Scan
+from holdfast.backends.paging import rows
+from holdfast.backends.tables import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Space
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.cache import Cache
 from holdfast.engine.core import Engine

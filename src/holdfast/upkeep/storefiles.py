@@ -10,12 +10,12 @@ import secrets
 import time
 from typing import NamedTuple
 
-from holdfast.backends.port import Backend, Put
-from holdfast.backends.shards.backend import Sharded
+from holdfast.backends.interface import Backend, Put
+from holdfast.backends.object_store.backend import Sharded
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite.salvage import salvage
-from holdfast.backends.wrap import Wrapper
-from holdfast.backends.wrap.replicate import Replicate
+from holdfast.backends.wrappers import Wrapper
+from holdfast.backends.wrappers.replication import Replicate
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code
 from holdfast.engine.records import is_sound

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.backends.port import Scan
-from holdfast.backends.scanning import UNREADABLE, Hole, sturdy_rows
-from holdfast.backends.spaces import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
+from holdfast.backends.interface import Scan
+from holdfast.backends.paging import UNREADABLE, Hole, sturdy_rows
+from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.checking import Check
 from holdfast.engine.core import Engine
 from holdfast.engine.findings import Code, Finding, Level, Weight

@@ -192,7 +192,7 @@ def test_the_cursor_takes_no_more_room_the_more_is_acknowledged(store: Store) ->
 
 
 async def _names(store: Store, prefix: str) -> Any:
-    from holdfast.engine.drivers import arun
+    from holdfast.backends.runtime.drivers import arun
 
     return await arun(store.engine.lines.names("", prefix))
 
@@ -346,7 +346,7 @@ def test_bad_arguments(store: Store) -> None:
 
 def test_a_step_without_a_message_is_noticed(store: Store) -> None:
     store.topic("news").publish(1)
-    from holdfast.engine.drivers import run
+    from holdfast.backends.runtime.drivers import run
     from holdfast.model.scopes import Part, Scope
     from holdfast.state.writing import Write, write
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.backends.interface import Delete, Expect
 from holdfast.backends.memory import Memory
-from holdfast.backends.port import Delete, Expect
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.security.tracing import correlation, current
 from holdfast.state.sharing.pipeline import Pipeline, Task

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Transient, Unanswered
 from holdfast.security.tracing import correlation, current
 from holdfast.state.reading import viewed

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from holdfast.backends.port import Suspension
+from holdfast.backends.interface import Suspension
 from holdfast.errors import Invalid
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast.engine.drivers import arun
+from holdfast.backends.runtime.drivers import arun
 
 if TYPE_CHECKING:
     from holdfast.agents.keeping.keeper import Keeper

@@ -26,7 +26,7 @@ from holdfast.agents.keeping.watch import Tally, Watch
 from holdfast.agents.stored.conflicts import Sides, resolved
 from holdfast.agents.stored.lines import AgentLine, Delta
 from holdfast.agents.stored.record import PENDING, AgentRecord, Pending, Standing
-from holdfast.backends.waiting import Pause, run
+from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.chance import chance
 from holdfast.engine.ids import new_id

@@ -20,7 +20,7 @@ from itertools import count
 from math import inf
 
 from holdfast.agents.keeping.watch import Busy, Watch
-from holdfast.engine.drivers import arun
+from holdfast.backends.runtime.drivers import arun
 
 _log = logging.getLogger("holdfast.agents")
 

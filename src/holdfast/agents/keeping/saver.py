@@ -20,9 +20,9 @@ from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.keeping.lanes import Lane
 from holdfast.agents.keeping.metrics import AgentMetrics, BreakerState, Figures, StoreMetrics, summed
 from holdfast.agents.keeping.watch import Watch
-from holdfast.backends.forks import renew_after_fork
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.core import Engine
-from holdfast.engine.drivers import run
 from holdfast.errors import Transient, Unavailable
 from holdfast.hooks.breaker import Breaker
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
-from holdfast.backends.port import Suspension
+from holdfast.backends.interface import Suspension
 from holdfast.errors import Invalid
 
 

@@ -26,7 +26,7 @@ from holdfast.agents.stored.lines import AgentLine
 from holdfast.agents.stored.record import Status
 from holdfast.agents.transfer.handing import receiver_of, transfer
 from holdfast.agents.transfer.offers import Transfer
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.state.face import feature
 from holdfast.state.handles import Handle

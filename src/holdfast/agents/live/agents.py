@@ -28,9 +28,9 @@ from holdfast.agents.stored.transitions import Changed, transitions
 from holdfast.agents.transfer.handing import transfer
 from holdfast.agents.transfer.offers import Transfer
 from holdfast.agents.transfer.transfers import transfers
-from holdfast.backends.port import Change, Expect
-from holdfast.backends.spaces import STEPS
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.interface import Change, Expect
+from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.backends.tables import STEPS
 from holdfast.engine.records import Point
 from holdfast.errors import Conflict, Corrupt, Invalid
 from holdfast.history import comparing

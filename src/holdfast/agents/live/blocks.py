@@ -9,7 +9,7 @@ from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.live.reviving import revived
 from holdfast.agents.recovery.recovering import resume, start
 from holdfast.agents.stored.listing import said_by
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
 
 
 class Keeping(Protocol):

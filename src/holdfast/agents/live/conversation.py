@@ -10,7 +10,7 @@ from holdfast import arguments
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.keeping.messages import Messages, matcher, role_of, text_of
-from holdfast.engine.drivers import Async, Sync, operation, run
+from holdfast.backends.runtime.drivers import Async, Sync, operation, run
 from holdfast.errors import HoldfastError, Invalid
 
 

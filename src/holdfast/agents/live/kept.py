@@ -11,7 +11,7 @@ from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.live.agent import AgentOperations
 from holdfast.agents.live.blocks import AsyncBlock, Block
 from holdfast.agents.stored.lines import AgentLine
-from holdfast.engine.drivers import Async, Sync
+from holdfast.backends.runtime.drivers import Async, Sync
 from holdfast.errors import Invalid
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from holdfast.agents.declared.specs import registry
 from holdfast.agents.keeping.inert import inert
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.stored.lines import AgentLine
-from holdfast.engine.drivers import Async
+from holdfast.backends.runtime.drivers import Async
 from holdfast.state.handles import Handle
 
 

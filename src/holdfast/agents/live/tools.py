@@ -16,7 +16,7 @@ from holdfast import arguments
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.data import AgentData
 from holdfast.agents.keeping.keeper import Keeper
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Denied, NotFound
 from holdfast.model.scopes import check_key
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import arguments
 from holdfast.agents.stored.lines import AgentLine, Delta
 from holdfast.agents.stored.record import CONVERSATION, AgentRecord, Standing, record_of
-from holdfast.backends.port import Call
+from holdfast.backends.interface import Call
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.ids import new_id
 from holdfast.engine.records import Point

@@ -14,8 +14,8 @@ from typing import Any
 from holdfast import arguments
 from holdfast.agents.stored.conflicts import HINT
 from holdfast.agents.stored.record import CONVERSATION, AgentRecord, Standing, record_of
-from holdfast.backends.port import Change, Expect, Get
-from holdfast.backends.spaces import STEPS
+from holdfast.backends.interface import Change, Expect, Get
+from holdfast.backends.tables import STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.append import OnConflict, Saving
 from holdfast.engine.layout import Layout

@@ -15,8 +15,8 @@ from msgspec.json import decode as decode_json
 
 from holdfast.agents.stored.lines import LARGE, PREFIX, AgentLine, id_of
 from holdfast.agents.stored.record import STATUSES, Status
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import LINES, STEPS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.layout import Layout, Place
 from holdfast.engine.records import Line, Point, info_of

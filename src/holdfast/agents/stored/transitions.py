@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.agents.stored.lines import AgentLine
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import EVENTS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.records import open_event
 from holdfast.errors import Invalid

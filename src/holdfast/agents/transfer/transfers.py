@@ -8,8 +8,8 @@ from typing import Any, get_args
 from holdfast import arguments
 from holdfast.agents.stored.lines import AgentLine
 from holdfast.agents.transfer.offers import TRANSFER, Phase, Transfer
-from holdfast.backends.port import Row, Scan
-from holdfast.backends.spaces import EVENTS
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.tables import EVENTS
 from holdfast.checkpoints import to_datetime
 from holdfast.engine.records import open_event
 

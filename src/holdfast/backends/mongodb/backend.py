@@ -18,19 +18,19 @@ from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from holdfast.backends import urls
-from holdfast.backends.commits import Outcome, size_of
-from holdfast.backends.mongodb.abandoned import DRIVER
-from holdfast.backends.mongodb.commits import Committer
-from holdfast.backends.mongodb.documents import Document
+from holdfast.backends.async_backend import TIMEOUT, Network, Stamp
+from holdfast.backends.interface import Batch, Capabilities, Match, Matches, Query, Row
+from holdfast.backends.mongodb.commit_group import MAX_BATCH, MAX_BODY, weight_of
+from holdfast.backends.mongodb.committer import Committer
 from holdfast.backends.mongodb.errors import Sessionless, errors_of, translated
-from holdfast.backends.mongodb.groups import MAX_BATCH, MAX_BODY, weight_of
-from holdfast.backends.mongodb.layout import Layout
-from holdfast.backends.mongodb.matching import find_matches
-from holdfast.backends.mongodb.reads import answer
-from holdfast.backends.mongodb.room import room
-from holdfast.backends.mongodb.upkeep import damage, size, tidy
-from holdfast.backends.network import TIMEOUT, Network, Stamp
-from holdfast.backends.port import Batch, Capabilities, Match, Matches, Query, Row
+from holdfast.backends.mongodb.maintenance import damage, size, tidy
+from holdfast.backends.mongodb.orphaned_transactions import DRIVER
+from holdfast.backends.mongodb.reader import answer
+from holdfast.backends.mongodb.row_mapping import Document
+from holdfast.backends.mongodb.schema import Layout
+from holdfast.backends.mongodb.text_search import find_matches
+from holdfast.backends.mongodb.transaction_limit import room
+from holdfast.backends.runtime.group_commit import Outcome, size_of
 from holdfast.errors import Config, TooLarge
 
 _DATABASE = "holdfast"

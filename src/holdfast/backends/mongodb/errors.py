@@ -16,7 +16,7 @@ from pymongo.errors import (
     PyMongoError,
 )
 
-from holdfast.backends.network import Interrupted
+from holdfast.backends.async_backend import Interrupted
 from holdfast.errors import Config, Denied, Invalid, TooLarge, Unavailable
 
 

@@ -21,20 +21,20 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.backends.commits import Outcome
-from holdfast.backends.network import Asked, Interrupted, Network, Stamp
-from holdfast.backends.port import Batch, Capabilities, Get, Match, Matches, Query, Row
-from holdfast.backends.postgres import upkeep
-from holdfast.backends.postgres.apply import Packed, arguments, pack
-from holdfast.backends.postgres.connections import Connections
+from holdfast.backends.async_backend import Asked, Interrupted, Network, Stamp
+from holdfast.backends.interface import Batch, Capabilities, Get, Match, Matches, Query, Row
+from holdfast.backends.postgres import maintenance
+from holdfast.backends.postgres.apply_function import Packed, arguments, pack
+from holdfast.backends.postgres.binary_values import BAD, Value, value
+from holdfast.backends.postgres.connection import Found, Link, Statement
 from holdfast.backends.postgres.errors import bad_value, refused, translate
-from holdfast.backends.postgres.layout import quoted
-from holdfast.backends.postgres.link import Found, Link, Statement
-from holdfast.backends.postgres.matching import PLANNED, is_found_nowhere, matches, matching
+from holdfast.backends.postgres.options import SCHEMES, Settings, settings
+from holdfast.backends.postgres.pool import Connections
 from holdfast.backends.postgres.queries import TOGETHER, rows, rows_of_all, statement, statement_of_all
-from holdfast.backends.postgres.settings import SCHEMES, Settings, settings
+from holdfast.backends.postgres.schema import quoted
 from holdfast.backends.postgres.setup import Known, look_or_set_up
-from holdfast.backends.postgres.values import BAD, Value, value
+from holdfast.backends.postgres.text_search import PLANNED, is_found_nowhere, matches, matching
+from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.errors import Config, HoldfastError, Transient, Unavailable
 
 T = TypeVar("T")
@@ -188,15 +188,15 @@ class Postgres(Network):
 
     async def _size(self) -> int:
         async with self._using() as link:
-            return await upkeep.size(link, self._settings.schema)
+            return await maintenance.size(link, self._settings.schema)
 
     async def _check(self) -> list[str]:
         async with self._using() as link:
-            return await upkeep.check(link, self._settings.schema)
+            return await maintenance.check(link, self._settings.schema)
 
     async def _tidy(self) -> None:
         async with self._using() as link:
-            await upkeep.tidy(link, self._settings.schema)
+            await maintenance.tidy(link, self._settings.schema)
 
     @contextlib.asynccontextmanager
     async def _using(self, sent: bool = False) -> AsyncIterator[Link]:

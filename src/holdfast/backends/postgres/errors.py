@@ -6,8 +6,8 @@ import re
 
 import psycopg
 
-from holdfast.backends.network import Interrupted
-from holdfast.backends.postgres.apply import BAD_VALUE, OVERTAKEN, TOO_LARGE
+from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.postgres.apply_function import BAD_VALUE, OVERTAKEN, TOO_LARGE
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
 
 PREPARED = ("26000", "42P05")

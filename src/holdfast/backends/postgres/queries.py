@@ -1,6 +1,6 @@
 """The SQL for every query, and rows from what it finds.
 
-Only names from `holdfast.backends.spaces` and the quoted name of the schema go into SQL; values are always bound. The
+Only names from `holdfast.backends.tables` and the quoted name of the schema go into SQL; values are always bound. The
 text for a shape of query is made once, so that prepared statements are found again.
 
 Several queries become one statement, which sees one moment: their rows come one below the other, with a number in front
@@ -14,11 +14,11 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from holdfast.backends.port import Get, Query, Row
-from holdfast.backends.postgres.layout import quoted
-from holdfast.backends.postgres.link import Statement
-from holdfast.backends.postgres.values import Value, array_of, unescape, value
-from holdfast.backends.spaces import SPACES, Json, Scalar, Space, Words
+from holdfast.backends.interface import Get, Query, Row
+from holdfast.backends.postgres.binary_values import Value, array_of, unescape, value
+from holdfast.backends.postgres.connection import Statement
+from holdfast.backends.postgres.schema import quoted
+from holdfast.backends.tables import SPACES, Json, Scalar, Space, Words
 
 TOGETHER = 16
 """How many queries go into one statement. More would take longer to plan than they take in a transaction."""

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import psycopg
 
-from holdfast.backends.postgres.apply import lock
+from holdfast.backends.postgres.apply_function import lock
+from holdfast.backends.postgres.binary_values import value
+from holdfast.backends.postgres.connection import Link
 from holdfast.backends.postgres.errors import translate_connecting
-from holdfast.backends.postgres.layout import VERSION, newest, quoted, statements
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.settings import SCHEMA, Settings, settings
-from holdfast.backends.postgres.values import value
+from holdfast.backends.postgres.options import SCHEMA, Settings, settings
+from holdfast.backends.postgres.schema import VERSION, newest, quoted, statements
 from holdfast.errors import Config, HoldfastError, Transient
 
 

@@ -26,14 +26,14 @@ from typing import Any
 
 from redis import exceptions
 
-from holdfast.backends.commits import Outcome
-from holdfast.backends.network import TIMEOUT, Interrupted, Network, Stamp
-from holdfast.backends.port import Batch, Capabilities, Query, Row
-from holdfast.backends.redis import errors, layout
-from holdfast.backends.redis.layout import SHAPES, Argument, Shape
-from holdfast.backends.redis.links import Command, Links, address
-from holdfast.backends.redis.scripts import CHECKING, COMMITTING, OPEN, READING
-from holdfast.backends.redis.server import Server, ask_server
+from holdfast.backends.async_backend import TIMEOUT, Interrupted, Network, Stamp
+from holdfast.backends.interface import Batch, Capabilities, Query, Row
+from holdfast.backends.redis import errors, key_layout
+from holdfast.backends.redis.connections import Command, Links, address
+from holdfast.backends.redis.key_layout import SHAPES, Argument, Shape
+from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READING
+from holdfast.backends.redis.server_info import Server, ask_server
+from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.urls import choice, number, split_options, whole, without_password
 from holdfast.errors import Config, HoldfastError, Invalid
 
@@ -158,7 +158,7 @@ class Redis(Network):
             arguments += _understood(query, self.url)
         async with self._reading:
             answers = await self._links.read(READING, [self._store], arguments)
-        return [layout.found(query, *answers[3 * place : 3 * place + 3]) for place, query in enumerate(queries)]
+        return [key_layout.found(query, *answers[3 * place : 3 * place + 3]) for place, query in enumerate(queries)]
 
     async def _commit(self, batches: list[Batch], stamp: Stamp) -> list[Outcome]:
         arguments: list[Argument] = [self._id, f"{stamp.client}:{stamp.slot}", stamp.number, _REMEMBERED]
@@ -276,7 +276,7 @@ def _prefix(url: str, value: object) -> str:
 
 def _understood(query: Query, where: str) -> list[Argument]:
     try:
-        return layout.query(query)
+        return key_layout.query(query)
     except UnicodeEncodeError as error:
         raise Invalid(f"a name is no text: {error}", where=where) from error
 
@@ -286,7 +286,7 @@ def _written(batch: Batch, where: str) -> list[Argument]:
     arguments: list[Argument] = [len(batch)]
     try:
         for change in batch:
-            arguments += layout.change(change)
+            arguments += key_layout.change(change)
     except UnicodeEncodeError as error:
         raise Invalid(f"a name is no text: {error}", where=where) from error
     return arguments

@@ -6,7 +6,7 @@ import ssl
 
 from redis import exceptions
 
-from holdfast.backends.network import Interrupted
+from holdfast.backends.async_backend import Interrupted
 from holdfast.errors import Config, Denied, Transient, Unavailable
 
 _PASSES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")

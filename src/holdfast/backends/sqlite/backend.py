@@ -27,8 +27,7 @@ from urllib.parse import parse_qsl, unquote
 
 import apsw
 
-from holdfast.backends.commits import CommitQueue, Outcome
-from holdfast.backends.port import (
+from holdfast.backends.interface import (
     Backend,
     Batch,
     Call,
@@ -46,13 +45,14 @@ from holdfast.backends.port import (
     Row,
     Scan,
 )
-from holdfast.backends.spaces import WORDS
+from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.sqlite import errors
 from holdfast.backends.sqlite.connections import Connections
-from holdfast.backends.sqlite.files import Patience, Settings, missing, viewed
-from holdfast.backends.sqlite.layout import STATEMENTS
-from holdfast.backends.sqlite.pages import damaged_pages
-from holdfast.backends.sqlite.words import change_words, find_words, look_anew, merge
+from holdfast.backends.sqlite.database_file import Patience, Settings, missing, viewed
+from holdfast.backends.sqlite.page_check import damaged_pages
+from holdfast.backends.sqlite.schema import STATEMENTS
+from holdfast.backends.sqlite.text_search import change_words, find_words, look_anew, merge
+from holdfast.backends.tables import WORDS
 from holdfast.backends.urls import switch
 from holdfast.errors import Config, Denied, Unavailable
 
@@ -250,7 +250,7 @@ class SQLite(Backend):
     # Writing
 
     def _commit(self, batches: list[Batch], outcomes: list[Outcome]) -> None:
-        """Commit a group of batches, as `holdfast.backends.commits.Commit` has it."""
+        """Commit a group of batches, as `holdfast.backends.runtime.group_commit.Commit` has it."""
         with self._connections.writing:
             began = time.monotonic()
             cursor = self._connections.writer()

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.backends.sqlite import files
+from holdfast.backends.sqlite import database_file
+from holdfast.backends.sqlite.database_file import Settings
 from holdfast.backends.sqlite.errors import is_damage
-from holdfast.backends.sqlite.files import Settings
 from holdfast.errors import Unavailable
 
 T = TypeVar("T")
@@ -51,19 +51,19 @@ class Connections:
 
     def open_writer(self) -> apsw.Cursor:
         """The first connection: looks whose file it is, and makes it."""
-        self._writer = files.writer(self._settings, create=True)
+        self._writer = database_file.writer(self._settings, create=True)
         return self._writer
 
     def open_viewer(self) -> apsw.Cursor:
         """The first connection to a store that is only looked at: takes the place of the writer, and writes nothing."""
-        self._writer = files.viewer(self._settings)
+        self._writer = database_file.viewer(self._settings)
         return self._writer
 
     def writer(self) -> apsw.Cursor:
         """The connection for writing."""
         if self._writer is None:
             self._raise_trouble()
-            self._writer = files.writer(self._settings)
+            self._writer = database_file.writer(self._settings)
         return self._writer
 
     def drop_writer(self) -> None:
@@ -109,7 +109,7 @@ class Connections:
         """A connection for a thread, until `give_back`."""
         idle = self._take(thread)
         if idle is None:
-            idle = self._lent[thread] = files.reader(self._settings)
+            idle = self._lent[thread] = database_file.reader(self._settings)
         return idle
 
     def _take(self, thread: int) -> apsw.Cursor | None:

@@ -16,15 +16,15 @@ from urllib.parse import quote
 
 import apsw
 
-from holdfast.backends.folders import flush_folder
-from holdfast.backends.port import Ensure, Query, Row, Sound
-from holdfast.backends.scanning import Hole, rows, sturdy_rows
-from holdfast.backends.spaces import LATER, SPACES, Space
-from holdfast.backends.sqlite import errors, files
+from holdfast.backends.fsutil import flush_folder
+from holdfast.backends.interface import Ensure, Query, Row, Sound
+from holdfast.backends.paging import Hole, rows, sturdy_rows
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.sqlite import database_file, errors
 from holdfast.backends.sqlite.backend import SQLite, answers
-from holdfast.backends.sqlite.beginning import with_beginning
-from holdfast.backends.sqlite.files import Settings
-from holdfast.backends.waiting import run
+from holdfast.backends.sqlite.database_file import Settings
+from holdfast.backends.sqlite.header_repair import with_beginning
+from holdfast.backends.tables import LATER, SPACES, Space
 from holdfast.errors import Conflict, Corrupt, Unavailable
 
 _BATCH = 256
@@ -140,7 +140,9 @@ def _in_use(path: str) -> Conflict:
 
 def _count(path: str) -> int:
     """How many rows there are."""
-    connection = files.connect(Settings(path, path, "full", 1.0, None, exclusive=False, read_only=True, frozen=True))
+    connection = database_file.connect(
+        Settings(path, path, "full", 1.0, None, exclusive=False, read_only=True, frozen=True)
+    )
     try:
         counts = [connection.execute(f"SELECT count(*) FROM {space.name}").get for space in SPACES]  # noqa: S608
         return sum(map(int, counts))
@@ -150,7 +152,7 @@ def _count(path: str) -> int:
 
 def _connect(path: str, *, alone: bool) -> apsw.Connection:
     """A connection to the file; one that keeps others out, if it is to be alone."""
-    connection = files.connect(Settings(path, path, "full", 1.0, None, exclusive=alone))
+    connection = database_file.connect(Settings(path, path, "full", 1.0, None, exclusive=alone))
     try:
         if alone:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")

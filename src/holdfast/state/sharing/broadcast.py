@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
 from holdfast.checkpoints import to_datetime
-from holdfast.engine.drivers import Async, Sync, arun, operation, run
 from holdfast.engine.records import Point, open_step
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.operations import Set

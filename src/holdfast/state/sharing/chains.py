@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.backends.port import Backend, Change, Get, Query, Scan
-from holdfast.backends.port import Row as StoredRow
-from holdfast.backends.spaces import LINES, STEPS
+from holdfast.backends.interface import Backend, Change, Get, Query, Scan
+from holdfast.backends.interface import Row as StoredRow
+from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.records import Line, Point
 from holdfast.errors import Conflict, Denied
 from holdfast.model.scopes import Part, Scope

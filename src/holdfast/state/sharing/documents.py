@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast import arguments
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.codec import msgpack
-from holdfast.engine.drivers import Async, Sync, operation
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.merging import LEAVE, Clash
 from holdfast.model.merge import Clash as PackedClash

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeAlias
 
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import Conflict, Transient
 
 Beat: TypeAlias = Callable[[], Coroutine[Any, Any, None]]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from holdfast.backends.waiting import Pause
+from holdfast.backends.runtime.drivers import Pause
 from holdfast.errors import Invalid
 
 T = TypeVar("T")

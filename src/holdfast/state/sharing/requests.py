@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Unanswered, Unsupported
 from holdfast.model.scopes import Scope
 from holdfast.security import tracing

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from holdfast import arguments
-from holdfast.engine.drivers import Async, Sync, operation
+from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Conflict, Invalid
 from holdfast.state.reading import View
 from holdfast.state.sharing import chains

@@ -1,4 +1,4 @@
-"""The suite that tells whether a backend keeps the promises of `holdfast.backends.port`.
+"""The suite that tells whether a backend keeps the promises of `holdfast.backends.interface`.
 
 A backend's test file says where its stores are, and inherits the tests::
 

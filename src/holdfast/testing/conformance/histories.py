@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.backends.port import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
-from holdfast.backends.spaces import NODES, SPACES, STEPS, WRITES, Key, Space
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
+from holdfast.backends.tables import NODES, SPACES, STEPS, WRITES, Key, Space
 from holdfast.testing.conformance.kit import Driven, Suite
 from holdfast.testing.model import Model
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.backends.port import Backend, Change, Put, Query, Row, Scan
+from holdfast.backends.interface import Backend, Change, Put, Query, Row, Scan
 from holdfast.backends.registry import backend_for
-from holdfast.backends.spaces import SPACES, STEPS, Key, Space
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import SPACES, STEPS, Key, Space
 
 T = TypeVar("T")
 Drive = Callable[[Coroutine[Any, Any, Any]], Any]

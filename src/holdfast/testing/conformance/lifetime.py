@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.backends.port import Backend, Create, Delete, Get
-from holdfast.backends.spaces import NODES, OBJECTS, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Backend, Create, Delete, Get
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import NODES, OBJECTS, STEPS
 from holdfast.errors import Config, Unavailable
 from holdfast.testing.conformance.kit import Drive, Driven, Stores, Suite, case, same
 from holdfast.testing.rows import row_of, step

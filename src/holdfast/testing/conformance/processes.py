@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from holdfast.backends.port import Scan
-from holdfast.backends.spaces import LINES, NODES, STEPS
-from holdfast.engine.drivers import run
+from holdfast.backends.interface import Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.testing.child import WIDTH
 from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
 from holdfast.testing.rows import column

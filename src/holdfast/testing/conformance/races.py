@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.backends.port import Backend, Create, Expect, Get, Put, Row, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, NODES, STEPS
-from holdfast.engine.drivers import arun, run
+from holdfast.backends.interface import Backend, Create, Expect, Get, Put, Row, Scan
+from holdfast.backends.runtime.drivers import arun, run
+from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS
 from holdfast.testing.conformance.kit import Driven, Stores, Suite, case, needs_fresh
 from holdfast.testing.rows import column, row_of, step
 

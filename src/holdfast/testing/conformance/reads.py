@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.backends.port import Get, Query, Row, Scan
-from holdfast.backends.spaces import BRANCHES, NODES, REFS, STEPS, WRITES, Key, Scalar
+from holdfast.backends.interface import Get, Query, Row, Scan
+from holdfast.backends.tables import BRANCHES, NODES, REFS, STEPS, WRITES, Key, Scalar
 from holdfast.testing.conformance.kit import Driven, Suite, case, same, seqs
 from holdfast.testing.rows import row_of, step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.drivers import run
+from holdfast.backends.runtime.drivers import run
 from holdfast.testing.conformance.histories import Histories
 from holdfast.testing.conformance.kit import Drive, Suite
 from holdfast.testing.conformance.lifetime import Lifetime

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 
-from holdfast.backends.port import Create, Delete, Get, Put, Row, Scan
-from holdfast.backends.spaces import (
+from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
+from holdfast.backends.tables import (
     LINES,
     METADATA,
     NODES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from holdfast.backends.port import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
-from holdfast.backends.spaces import BRANCHES, LINES, NODES, STEPS, Scalar
+from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
+from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, Scalar
 from holdfast.testing.conformance.kit import Driven, Suite, case, put_steps, same, seqs
 from holdfast.testing.rows import row_of, step
 

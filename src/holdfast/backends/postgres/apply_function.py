@@ -1,0 +1,306 @@
+"""The function `apply` in the database: it makes a whole group of batches in one call.
+
+It is made from the declared spaces. What it is given are arrays: the changes as numbers, and all their values by type,
+in the order in which the changes need them. It takes its locks first; each statement after that sees all that others
+have committed, so that batches are made one after another as far as they touch the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from holdfast.backends.async_backend import Stamp
+from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put
+from holdfast.backends.postgres.binary_values import (
+    NO_NUMBERS,
+    Value,
+    blobs,
+    integers,
+    numbers,
+    pack_bytes,
+    pack_number,
+    pack_text,
+    texts,
+    value,
+)
+from holdfast.backends.tables import SPACES, Json, Key, Scalar, Space, Words
+
+TOO_LARGE, BAD_VALUE, FORBIDDEN = -2, -3, -4
+"""Outcomes of a batch that the database would not take. -1 is one that was made, and others are refused places."""
+
+OVERTAKEN = "HF001"
+"""The SQLSTATE for a group that came after a later one of its slot."""
+WRONG_ISOLATION = "HF002"
+"""The SQLSTATE for a transaction in which `apply` would not see what others did."""
+_REFUSED = "HF409"
+
+MAX_LOCKS = 64
+"""How many lines a group may lock one by one. PostgreSQL has some thousands of locks for all its sessions."""
+
+_CREATE, _ENSURE, _PUT, _EXPECT, _ABSENT, _DELETE = range(6)
+_KINDS = 32
+"""A change is the place of its space times this, plus its kind; for deletions, plus the width of the prefix."""
+
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION {schema}.apply(
+  p_client text, p_slot bigint, p_number bigint, p_store bigint, p_locks bigint[],
+  p_batches integer[], p_changes integer[], p_texts text[], p_numbers bigint[], p_blobs bytea[]
+) RETURNS integer[] LANGUAGE plpgsql VOLATILE SECURITY INVOKER
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $apply$
+DECLARE
+  v_nothing text;
+  v_lock bigint;
+  v_known bigint;
+  v_outcomes integer[] := '{{}}';
+  v_count CONSTANT integer := cardinality(p_batches) / 5;
+  v_batch integer := 0;
+  v_at_once boolean;
+  v_place integer;
+  v_first integer;
+  v_length integer;
+  v_kind integer;
+  t integer;
+  n integer;
+  b integer;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'apply needs a transaction that is read committed' USING ERRCODE = '{wrong_isolation}';
+  END IF;
+  -- Without locks of lines, the whole store is locked.
+  IF p_locks IS NULL THEN
+    v_nothing := pg_advisory_xact_lock(p_store);
+  ELSE
+    v_nothing := pg_advisory_xact_lock_shared(p_store);
+    FOREACH v_lock IN ARRAY p_locks LOOP
+      v_nothing := pg_advisory_xact_lock(v_lock);
+    END LOOP;
+  END IF;
+
+  SELECT c.number, c.outcomes INTO v_known, v_outcomes
+    FROM {schema}.clients c WHERE c.client = p_client AND c.slot = p_slot;
+  IF v_known = p_number THEN
+    RETURN v_outcomes;
+  END IF;
+  IF v_known IS NULL THEN
+    DELETE FROM {schema}.clients c WHERE c.ctid = ANY (ARRAY(
+      SELECT o.ctid FROM {schema}.clients o WHERE o.time < now() - interval '1 day' LIMIT 100 FOR UPDATE SKIP LOCKED));
+  END IF;
+
+  -- First all batches at once, which saves subtransactions; if one is refused, each by itself.
+  v_outcomes := '{{}}';
+  v_at_once := v_count > 1;
+  WHILE v_batch < v_count LOOP
+    BEGIN
+      LOOP
+        v_first := p_batches[5 * v_batch + 1];
+        v_length := p_batches[5 * v_batch + 2];
+        t := p_batches[5 * v_batch + 3];
+        n := p_batches[5 * v_batch + 4];
+        b := p_batches[5 * v_batch + 5];
+        v_place := 0;
+        WHILE v_place < v_length LOOP
+          v_kind := p_changes[v_first + v_place] % {kinds};
+          CASE p_changes[v_first + v_place] / {kinds}
+{spaces}
+          END CASE;
+          IF (v_kind = {create} OR v_kind = {expect}) AND NOT FOUND OR v_kind = {absent} AND FOUND THEN
+            RAISE EXCEPTION 'refused' USING ERRCODE = '{refused}';
+          END IF;
+          v_place := v_place + 1;
+        END LOOP;
+        v_outcomes := v_outcomes || -1;
+        v_batch := v_batch + 1;
+        EXIT WHEN NOT v_at_once OR v_batch = v_count;
+      END LOOP;
+    EXCEPTION WHEN SQLSTATE '{refused}' OR program_limit_exceeded OR data_exception OR insufficient_privilege THEN
+      IF v_at_once THEN
+        v_at_once := false;
+        v_batch := 0;
+        v_outcomes := '{{}}';
+      ELSE
+        v_outcomes := v_outcomes || CASE
+          WHEN SQLSTATE = '{refused}' THEN v_place
+          WHEN SQLSTATE LIKE '54%' THEN {too_large}
+          WHEN SQLSTATE LIKE '22%' THEN {bad_value}
+          ELSE {forbidden} END;
+        v_batch := v_batch + 1;
+      END IF;
+    END;
+  END LOOP;
+
+  INSERT INTO {schema}.clients AS c (client, slot, number, outcomes) VALUES (p_client, p_slot, p_number, v_outcomes)
+    ON CONFLICT (client, slot) DO UPDATE SET number = excluded.number, outcomes = excluded.outcomes, time = now()
+    WHERE c.number < excluded.number;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'a later group came first' USING ERRCODE = '{overtaken}';
+  END IF;
+  RETURN v_outcomes;
+END
+$apply$;
+COMMENT ON FUNCTION {schema}.apply IS 'Makes batches of changes: each whole, or not at all';
+"""
+
+
+def apply_function(schema: str) -> str:
+    """The statement that makes the function, in a schema whose name is quoted."""
+    return _FUNCTION.format(
+        schema=schema,
+        spaces="\n".join(_space(schema, place, space) for place, space in enumerate(SPACES)),
+        kinds=_KINDS,
+        create=_CREATE,
+        expect=_EXPECT,
+        absent=_ABSENT,
+        refused=_REFUSED,
+        overtaken=OVERTAKEN,
+        wrong_isolation=WRONG_ISOLATION,
+        too_large=TOO_LARGE,
+        bad_value=BAD_VALUE,
+        forbidden=FORBIDDEN,
+    )
+
+
+def _space(schema: str, place: int, space: Space) -> str:
+    """What is done for the changes of one space."""
+    table = f"{schema}.{space.name}"
+    row = {**space.all_columns, "body": bytes}
+    insert = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(_values(row))})"  # noqa: S608 - our own names
+    update = ", ".join(f"{name} = excluded.{name}" for name in (*space.columns, "body"))
+    perform = f"PERFORM 1 FROM {table} WHERE"
+    cases = [
+        _case((_CREATE, _ENSURE), f"{insert} ON CONFLICT DO NOTHING", row),
+        _case((_EXPECT,), f"{perform} {_equal(space.all_columns)}", space.all_columns),
+        _case((_PUT,), f"{insert} ON CONFLICT ({', '.join(space.key)}) DO UPDATE SET {update}", row),
+        _case((_ABSENT,), f"{perform} {_equal(space.key)}", space.key),
+    ]
+    for width in range(len(space.key), -1, -1):
+        prefix = dict(list(space.key.items())[:width])
+        cases.append(_case((_DELETE + width,), f"DELETE FROM {table} WHERE {_equal(prefix)}", prefix))  # noqa: S608
+    lines = "\n".join(cases)
+    return f"          WHEN {place} THEN\n            CASE v_kind\n{lines}\n            END CASE;"
+
+
+def _case(kinds: Sequence[int], statement: str, taken: Mapping[str, type]) -> str:
+    indent = " " * 14
+    moves = "".join(
+        f"\n{indent}{at} := {at} + {count};"
+        for at, count in (
+            ("t", sum(kind in (str, Json, Words) for kind in taken.values())),
+            ("n", sum(kind is int for kind in taken.values())),
+            ("b", sum(kind is bytes for kind in taken.values())),
+        )
+        if count
+    )
+    return f"            WHEN {', '.join(map(str, kinds))} THEN\n{indent}{statement};{moves}"
+
+
+def _values(columns: Mapping[str, type]) -> Iterator[str]:
+    """Where the values of columns are found, from the places `t`, `n` and `b` on."""
+    counts = {"p_texts[t": 0, "p_numbers[n": 0, "p_blobs[b": 0}
+    for kind in columns.values():
+        array = "p_numbers[n" if kind is int else "p_blobs[b" if kind is bytes else "p_texts[t"
+        place = f"{array} + {counts[array]}]"
+        if kind is Words:
+            place = f"array_to_tsvector(array_remove(string_to_array({place}, ' '), ''))"
+        yield f"{place}::jsonb" if kind is Json else place
+        counts[array] += 1
+
+
+def _equal(columns: Mapping[str, type]) -> str:
+    return " AND ".join(f"{name} = {value}" for name, value in zip(columns, _values(columns), strict=True)) or "true"
+
+
+# What it is given -------------------------------------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """A batch, ready to be sent."""
+
+    changes: list[int]
+    texts: list[bytes]
+    numbers: list[bytes]
+    blobs: list[bytes]
+    lines: set[tuple[Scalar, Scalar]]
+    whole: bool
+    """Whether it touches more than can be told from its lines."""
+
+
+_PLACES = {space.name: place * _KINDS for place, space in enumerate(SPACES)}
+_ROW_KINDS: dict[type[Change], int] = {Create: _CREATE, Ensure: _ENSURE, Put: _PUT}
+
+
+def pack(batch: Batch) -> Packed:
+    """A batch as arrays. A value that does not fit into its column raises one of `binary_values.BAD`."""
+    packed = Packed([], [], [], [], set(), any(isinstance(c, Delete) and len(c.prefix) < 2 for c in batch))
+    for change in batch:
+        space = change.space
+        if isinstance(change, Delete):
+            key, kind = change.prefix, _DELETE + len(change.prefix)
+            _add(packed, list(space.key.values())[: len(key)], key)
+        elif isinstance(change, Expect):
+            key = change.key
+            kind = _ABSENT if change.columns is None else _EXPECT
+            columns = space.key if change.columns is None else space.all_columns
+            _add(packed, columns.values(), key + (change.columns or ()))
+        else:
+            key, kind = change.row.key, _ROW_KINDS[type(change)]
+            _add(packed, space.all_columns.values(), key + change.row.columns)
+            packed.blobs.append(pack_bytes(change.row.body))
+        packed.changes.append(_PLACES[space.name] + kind)
+        packed.lines.add(key[:2])  # type: ignore[arg-type]
+    return packed
+
+
+def _add(packed: Packed, kinds: Iterable[type], values: Key) -> None:
+    for each, kind in zip(values, kinds, strict=True):
+        if kind is int:
+            packed.numbers.append(pack_number(each))  # type: ignore[arg-type]
+        elif kind is bytes:
+            packed.blobs.append(pack_bytes(each))  # type: ignore[arg-type]
+        else:
+            packed.texts.append(pack_text(each))  # type: ignore[arg-type]
+
+
+def arguments(schema: str, stamp: Stamp, group: Sequence[Packed]) -> list[Value]:
+    """What `apply` is given, for batches that are packed."""
+    shape: list[int] = []
+    all_changes: list[int] = []
+    all_texts: list[bytes] = []
+    all_numbers: list[bytes] = []
+    all_blobs: list[bytes] = []
+    for packed in group:
+        firsts = (len(all_texts) + 1, len(all_numbers) + 1, len(all_blobs) + 1)
+        shape += (len(all_changes) + 1, len(packed.changes), *firsts)
+        all_changes += packed.changes
+        all_texts += packed.texts
+        all_numbers += packed.numbers
+        all_blobs += packed.blobs
+    return [
+        value(stamp.client),
+        value(stamp.slot),
+        value(stamp.number),
+        value(lock(schema)),
+        _locks(schema, group),
+        integers(shape),
+        integers(all_changes),
+        texts(all_texts),
+        numbers(all_numbers),
+        blobs(all_blobs),
+    ]
+
+
+def _locks(schema: str, group: Sequence[Packed]) -> Value:
+    lines = set().union(*(packed.lines for packed in group))
+    if len(lines) > MAX_LOCKS or any(packed.whole for packed in group):
+        return NO_NUMBERS
+    # Everybody takes locks in the same order: so nobody waits for somebody who waits for him.
+    return numbers([pack_number(key) for key in sorted({lock(schema, *line) for line in lines})])
+
+
+def lock(schema: str, *line: Scalar) -> int:
+    """The number of the advisory lock of a line; without one, of the schema."""
+    names = (schema, *map(str, line))
+    digest = blake2b(b"".join(pack_text(name) for name in names), digest_size=8, person=b"holdfast").digest()
+    return int.from_bytes(digest, signed=True)

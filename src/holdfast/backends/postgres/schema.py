@@ -1,0 +1,188 @@
+"""The tables of a PostgreSQL schema, made from the declared spaces, and what people see in them."""
+
+from __future__ import annotations
+
+from holdfast.backends.postgres.apply_function import apply_function
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    JOBS,
+    JOURNAL,
+    LATER,
+    LINES,
+    LINKS,
+    NODES,
+    OBJECTS,
+    QUARANTINE,
+    REFS,
+    SPACES,
+    STEPS,
+    WORDS,
+    WRITES,
+    Json,
+    Space,
+    Words,
+)
+
+VERSION = 1
+"""The layout, in the table `version`. Goes up when older versions of Holdfast could not use the tables."""
+
+OLDEST = 150000
+"""The oldest server that will do: before PostgreSQL 15, views show rows that row-level security hides."""
+
+_TYPES: dict[type, str] = {str: 'text COLLATE "C"', int: "bigint", bytes: "bytea", Json: "jsonb", Words: "tsvector"}
+
+_COMMENTS: dict[Space, str] = {
+    LINES: "One row for each line of steps: a thread, or the state of an agent",
+    BRANCHES: "Branches other than 0, and where each leaves its base",
+    STEPS: "The steps of lines, each with what it changed",
+    FOLDS: "The roots of folded states, at the steps they were folded at",
+    NODES: "Parts of folded states, by digest",
+    OBJECTS: "Pieces of large values, by the digest of the whole value",
+    WRITES: "Pending writes, by the step that they follow",
+    REFS: "Names and tags of steps",
+    JOURNAL: "What was written here and is yet to be written elsewhere",
+    WORDS: "The words that steps brought, for searching",
+    QUARANTINE: "Rows that were found damaged, as they were found",
+    JOBS: "Scheduled work",
+    EVENTS: "What was done or tried, by whom and why, by the step that it was done with",
+    LINKS: "What belongs together, to be found from either end: artifacts and changes",
+}
+
+# Not IF NOT EXISTS, which needs the right to make schemas even where there is nothing to make.
+_SCHEMA = """SET LOCAL client_min_messages = warning;
+DO $$ BEGIN
+  IF to_regnamespace({name}) IS NULL THEN
+    CREATE SCHEMA {schema};
+  END IF;
+END $$;"""
+
+_VIEWS = """
+CREATE OR REPLACE VIEW {schema}.threads WITH (security_invoker = true) AS
+  SELECT l.tenant, l.line AS thread, to_timestamp(l.created / 1e9) AS created,
+    (SELECT count(*) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) - l.pruned AS steps,
+    (SELECT count(*) + 1 FROM {schema}.branches b WHERE b.tenant = l.tenant AND b.line = l.line) AS branches,
+    (SELECT to_timestamp(max(s.time) / 1e9) FROM {schema}.steps s WHERE s.tenant = l.tenant AND s.line = l.line) AS last
+  FROM {schema}.lines l WHERE l.line NOT LIKE '␞%';
+CREATE OR REPLACE VIEW {schema}.log WITH (security_invoker = true) AS
+  SELECT tenant, line AS thread, branch, seq, id, to_timestamp(time / 1e9) AS time, kind, metadata,
+    octet_length(body) AS bytes
+  FROM {schema}.steps WHERE id <> '';
+COMMENT ON VIEW {schema}.threads IS 'Threads: when they began, how many steps and branches they have';
+COMMENT ON VIEW {schema}.log IS 'Steps, without what is in them';
+"""
+
+_OWN = """
+CREATE TABLE IF NOT EXISTS {schema}.clients (
+  client text COLLATE "C" NOT NULL,
+  slot integer NOT NULL,
+  number bigint NOT NULL,
+  outcomes integer[] NOT NULL,
+  time timestamptz NOT NULL DEFAULT now(),
+  tenant text COLLATE "C" NOT NULL DEFAULT coalesce(current_setting('holdfast.tenant', true), ''),
+  PRIMARY KEY (client, slot)
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+COMMENT ON TABLE {schema}.clients IS 'What the last writes of each process came to, for when the answer was lost';
+CREATE TABLE IF NOT EXISTS {schema}.version (version integer PRIMARY KEY);
+COMMENT ON TABLE {schema}.version IS 'The layout of this schema';
+"""
+
+
+_MATCHING = """
+CREATE INDEX IF NOT EXISTS words_found ON {schema}.words USING gin (words);
+CREATE INDEX IF NOT EXISTS words_time ON {schema}.words (tenant, time, line, branch, seq);
+"""
+
+# Whoever may use a schema that was made before may use what it gets now.
+_LATER_GRANTS = """
+DO $$ DECLARE granted text; BEGIN
+  FOR granted IN
+    SELECT format('GRANT %s ON {tables} TO %s', a.privilege_type,
+      CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END)
+    FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
+    WHERE c.oid = {lines}::regclass AND a.grantee <> c.relowner
+      AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+  LOOP
+    EXECUTE granted;
+  END LOOP;
+END $$;
+"""
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Text as a constant."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def statements(schema: str, rls: bool = False, role: str = "") -> str:
+    """What makes a schema one of ours, or changes nothing where it is; to be run in a transaction."""
+    name = quoted(schema)
+    parts = [_SCHEMA.format(schema=name, name=literal(name))]
+    parts += [part for space in SPACES for part in (_table(name, space), *_indexes(name, space))]
+    parts += [_MATCHING.format(schema=name), _later_grants(name)]
+    parts += [_OWN.format(schema=name), _VIEWS.format(schema=name), apply_function(name)]
+    if rls:
+        parts += [_policy(name, table) for table in tables(clients=True)]
+    if role:
+        parts.append(_grants(name, quoted(role)))
+    parts.append(f"INSERT INTO {name}.version VALUES ({VERSION}) ON CONFLICT DO NOTHING;")  # noqa: S608 - our own
+    return "\n".join(parts)
+
+
+def tables(clients: bool = False) -> list[str]:
+    """The tables of the spaces."""
+    return [space.name for space in SPACES] + ["clients"] * clients
+
+
+def _table(schema: str, space: Space) -> str:
+    columns = [f"{name} {_TYPES[kind]} NOT NULL" for name, kind in space.all_columns.items()]
+    lines = [*columns, "body bytea NOT NULL", f"PRIMARY KEY ({', '.join(space.key)})"]
+    return (
+        f"CREATE TABLE IF NOT EXISTS {schema}.{space.name} (\n  " + ",\n  ".join(lines) + "\n);\n"
+        # Bodies are compressed already: PostgreSQL would only try in vain.
+        f"ALTER TABLE {schema}.{space.name} ALTER COLUMN body SET STORAGE EXTERNAL;\n"
+        f"COMMENT ON TABLE {schema}.{space.name} IS {literal(_COMMENTS.get(space, space.name))};"
+    )
+
+
+def _indexes(schema: str, space: Space) -> list[str]:
+    return [
+        f"CREATE INDEX IF NOT EXISTS {space.name}_{index} ON {schema}.{space.name} ({', '.join(space.order(index))});"
+        for index in space.indexes
+    ]
+
+
+def newest(schema: str) -> str:
+    """The table that is made last: if it is there, all are."""
+    return f"{quoted(schema)}.{SPACES[-1].name}"
+
+
+def _later_grants(schema: str) -> str:
+    names = ", ".join(f"{schema}.{space.name}" for space in LATER)
+    # Within a text that is within a format: quotes and percent signs are doubled.
+    return _LATER_GRANTS.format(
+        tables=names.replace("'", "''").replace("%", "%%"), lines=literal(f"{schema}.{LINES.name}")
+    )
+
+
+def _policy(schema: str, table: str) -> str:
+    # FORCE: else the owner of the tables, as whom most applications connect, would not be bound.
+    return (
+        f"ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;\n"
+        f"DROP POLICY IF EXISTS tenant ON {schema}.{table};\n"
+        f"CREATE POLICY tenant ON {schema}.{table} USING (tenant = current_setting('holdfast.tenant', true));"
+    )
+
+
+def _grants(schema: str, role: str) -> str:
+    return (
+        f"GRANT USAGE ON SCHEMA {schema} TO {role};\n"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};\n"
+        f"REVOKE INSERT, UPDATE, DELETE ON {schema}.version FROM {role};"
+    )

@@ -1,0 +1,144 @@
+"""Running the engine's coroutines, for sync callers and for asyncio.
+
+The engine is written once, as coroutines that wait only for a store's `Suspension`s. `run` has them done in the
+calling thread; `arun` awaits them. `operation` makes of one coroutine function the method of a sync class and that of
+an async one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from holdfast.backends.interface import Suspension
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Async", "Pause", "Sync", "arun", "both", "either", "operation", "run"]
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, waiting in this thread."""
+    try:
+        suspension = coroutine.send(None)
+        while True:
+            try:
+                value = suspension.wait()
+            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
+                suspension = coroutine.throw(error)
+            else:
+                suspension = coroutine.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def arun(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, awaiting."""
+    try:
+        suspension = coroutine.send(None)
+        while True:
+            try:
+                value = await suspension.watch()
+            except BaseException as error:  # noqa: BLE001 - goes on where it belongs
+                suspension = coroutine.throw(error)
+            else:
+                suspension = coroutine.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def both(
+    function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> tuple[Callable[Concatenate[S, P], T], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
+    """Two methods for one class, of a coroutine function: one that waits in the calling thread, one to be awaited."""
+
+    def sync(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(function(self, *args, **kwargs))
+
+    async def awaited(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(function(self, *args, **kwargs))
+
+    update_wrapper(sync, function)
+    update_wrapper(awaited, function)
+    return sync, awaited
+
+
+class Sync:
+    """Marks classes whose operations wait in the calling thread."""
+
+
+class Async:
+    """Marks classes whose operations are awaited."""
+
+
+class operation(Generic[P, T]):  # noqa: N801 - used as a decorator
+    """A method written as a coroutine function, for sync and async classes alike.
+
+    In a subclass of `Sync` it is called and returns; in a subclass of `Async` it is called and awaited. Through the
+    class, as in `Operations.put(store, …)`, it gives the coroutine itself, for other operations to await.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self._sync, self._async = both(function)
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = self._function = function
+
+    def __call__(self, instance: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._function(instance, *args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> operation[P, T]: ...
+    @overload
+    def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, instance: Async, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return MethodType(self._sync if isinstance(instance, Sync) else self._async, instance)
+
+
+class either(Generic[P, T, A]):  # noqa: N801 - used as a decorator
+    """A method that does not wait, and gives a sync class what an async one is given another form of."""
+
+    def __init__(self, sync: Callable[Concatenate[Any, P], T], other: Callable[Concatenate[Any, P], A]) -> None:
+        self._sync, self._async = sync, other
+        self.__doc__ = sync.__doc__
+        self.__wrapped__ = sync
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> either[P, T, A]: ...
+    @overload
+    def __get__(self, instance: Sync, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, instance: Async, owner: type) -> Callable[P, A]: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return MethodType(self._sync if isinstance(instance, Sync) else self._async, instance)
+
+
+class Pause(Suspension[None]):
+    """Nothing, for some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self) -> None:
+        time.sleep(self._seconds)
+
+    def watch(self) -> asyncio.Future[None]:
+        import asyncio
+
+        return asyncio.ensure_future(asyncio.sleep(self._seconds))

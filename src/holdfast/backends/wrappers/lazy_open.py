@@ -1,0 +1,95 @@
+"""A store that is opened when it is first needed, and again if that failed, or if the store did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from holdfast.backends.interface import Backend, Batch, Call, Capabilities, Query, Row
+from holdfast.backends.registry import backend_for
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.composite_urls import shown
+from holdfast.backends.wrappers.fair_lock import Turns
+from holdfast.errors import Config, Unavailable
+
+
+class Later(Backend):
+    """Stands for a store at a URL. `capabilities` are known once it is open."""
+
+    schemes: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._turns = Turns()
+        self._opened: Backend | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the port's signature
+        """It is made, not opened."""
+        raise Config("a store is opened by its own URL", where=shown(url))
+
+    @property
+    def url(self) -> str:
+        return shown(self._url)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        if self._opened is None:
+            raise Unavailable("the store is not open yet", where=self.url)
+        return self._opened.capabilities
+
+    async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+        opened = await self._open()
+        try:
+            return await opened.read(queries)
+        except Unavailable:
+            await self._let_go(opened)
+            raise
+
+    async def apply(self, batch: Batch) -> int | None:
+        opened = await self._open()
+        try:
+            return await opened.apply(batch)
+        except Unavailable:
+            await self._let_go(opened)
+            raise
+
+    async def size(self) -> int:
+        return await (await self._open()).size()
+
+    async def check(self) -> list[str]:
+        return await (await self._open()).check()
+
+    async def tidy(self) -> None:
+        await (await self._open()).tidy()
+
+    async def status(self) -> dict[str, int | float | str]:
+        return {} if self._opened is None else await self._opened.status()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def _let_go(self, opened: Backend) -> None:
+        """A store that failed does nothing more until it is opened anew. That is done when it is needed again."""
+        with self._turns.lock:
+            if self._opened is not opened or self._closed:
+                return
+            self._opened = None
+        await opened.close()
+
+    async def _open(self) -> Backend:
+        if self._opened is not None:
+            return self._opened
+        call: Call[Backend] = Call(self._open_now)
+        return await call
+
+    def _open_now(self) -> Backend:
+        with self._turns.lock:
+            if self._closed:
+                raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
+            if self._opened is None:
+                self._opened = run(backend_for(self._url).open(self._url))
+            return self._opened

@@ -1,0 +1,133 @@
+"""What is not the same in a store and its copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from holdfast.backends.interface import Backend, Get, Row, Scan
+from holdfast.backends.tables import SPACES, Json, Key, Scalar, Space, Words
+from holdfast.backends.wrappers import journal
+from holdfast.backends.wrappers.private_rows import page_of_theirs
+from holdfast.backends.wrappers.replica_pair import cursor_of
+from holdfast.errors import Corrupt
+
+_PAGE = 64
+_LOOKS = 5
+
+
+class Difference(NamedTuple):
+    """A row that is not the same in both; None where it is not there, or cannot be read."""
+
+    space: Space
+    key: Key
+    local: Row | None
+    remote: Row | None
+    damaged: bool = False
+    """The local one cannot be read."""
+
+    def told(self) -> str:
+        """In words."""
+        how = (
+            "cannot be read here"
+            if self.damaged
+            else "is not here, and in the copy"
+            if self.local is None
+            else "is here, and not in the copy"
+            if self.remote is None
+            else "is not the same in the copy"
+        )
+        return f"a row of {self.space.name} {how}: {self.key!r}"
+
+
+async def differences(
+    local: Backend, remote: Backend, caught_up: Callable[[], Coroutine[Any, Any, bool]]
+) -> list[Difference]:
+    """All differences that stay when nothing is on its way any more. Reads both stores from end to end."""
+    found: list[Difference] = []
+    for space in SPACES:
+        suspects = await _suspects(local, remote, space)
+        for at in range(0, len(suspects), _PAGE):
+            found += await _settled(local, remote, space, suspects[at : at + _PAGE], caught_up)
+    return found
+
+
+async def _suspects(local: Backend, remote: Backend, space: Space) -> list[Key]:
+    """The keys of a space whose rows look different, as both are read page by page."""
+    suspects: list[Key] = []
+    after: Key = ()
+    while True:
+        query = page_of_theirs(space, after, _PAGE)
+        (theirs,) = await remote.read([query])
+        ours, complete = await _page(local, query, theirs)
+        ends = [rows[-1].key for rows, full in ((ours, complete), (theirs, True)) if full and len(rows) == _PAGE]
+        end = min(ends, default=None)
+        mine = {row.key: row for row in ours if end is None or row.key <= end}
+        copied = {row.key: row for row in theirs if end is None or row.key <= end}
+        suspects += [
+            key for key in sorted({*mine, *copied}) if key != after and not same(space, mine.get(key), copied.get(key))
+        ]
+        if end is None or end == after:
+            return suspects
+        after = end
+
+
+def same(space: Space, one: Row | None, other: Row | None) -> bool:
+    """Whether two stores hold the same row. One that knows JSON, or words, may write them in its own way."""
+    if one is None or other is None or one == other:
+        return one is other or one == other
+    return (one.key, one.body) == (other.key, other.body) and all(
+        left == right
+        or (kind is Json and _json(left) == _json(right))
+        or (kind is Words and set(str(left).split(" ")) == set(str(right).split(" ")))
+        for kind, left, right in zip(space.columns.values(), one.columns, other.columns, strict=True)
+    )
+
+
+def _json(text: Scalar) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text
+
+
+async def _page(local: Backend, query: Scan, theirs: list[Row]) -> tuple[list[Row], bool]:
+    """A page of the local store; where that is damaged, those rows of the copy's page that can be read."""
+    try:
+        (rows,) = await local.read([query])
+    except Corrupt:
+        found = [await read_one(local, query.space, row.key) for row in theirs]
+        return [row for row, _ in found if row is not None], False
+    return rows, True
+
+
+async def read_one(backend: Backend, space: Space, key: Key) -> tuple[Row | None, bool]:
+    """A row, or None; and whether it cannot be read."""
+    try:
+        ((*rows,),) = await backend.read([Get(space, [key])])
+    except Corrupt:
+        return None, True
+    return (rows[0] if rows else None), False
+
+
+async def _settled(
+    local: Backend, remote: Backend, space: Space, keys: list[Key], caught_up: Callable[[], Coroutine[Any, Any, bool]]
+) -> list[Difference]:
+    """The differences in these keys at a moment at which the copy has everything."""
+    for _ in range(_LOOKS):
+        if not await caught_up():
+            break
+        ((before,),) = await local.read([journal.LAST])
+        ours = [await read_one(local, space, key) for key in keys]
+        ((*found,),) = await remote.read([Get(space, keys)])
+        theirs = {row.key: row for row in found}
+        ((last,),) = await local.read([journal.LAST])
+        cursor = await cursor_of(remote)
+        if cursor is not None and before == last and cursor.last == journal.mark_of(last):
+            return [
+                Difference(space, key, mine, theirs.get(key), damaged)
+                for key, (mine, damaged) in zip(keys, ours, strict=True)
+                if damaged or not same(space, mine, theirs.get(key))
+            ]
+    return []
