@@ -11,12 +11,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from benchmarks.measure import Figure, in_turns
 from holdfast.codec import Codec
-from holdfast.model import diff_maps, flatten, pack_state
-from holdfast.model.drafts import EMPTY
-from holdfast.model.fold import fold
-from holdfast.model.nodes import Origin
-from holdfast.model.operations import EditList, EditMap, Keep, Set, apply_map
-from holdfast.model.trees import Workspace
+from holdfast.engine.model import diff_maps, flatten, pack_state
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.fold import fold
+from holdfast.engine.model.nodes import Origin
+from holdfast.engine.model.operations import EditList, EditMap, Keep, Set, apply_map
+from holdfast.engine.model.workspace import Workspace
 
 codec = Codec()
 langgraph = JsonPlusSerializer()

@@ -10,8 +10,8 @@ from typing import Any
 import holdfast
 from benchmarks.measure import Figure, Job, in_turns
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.model.scopes import Scope
 from holdfast.hooks import Audit, InvalidateCache, Metrics, Validate
-from holdfast.model.scopes import Scope
 
 _CALLS = 200
 _GRANTS = 50

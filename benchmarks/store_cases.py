@@ -22,9 +22,9 @@ from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Info, Line, Point, info_row
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Info, Line, Point, info_row
 
 _ROUNDS = 1500
 _TASKS = 64

@@ -24,8 +24,8 @@ from holdfast.backends.key_encoding import decode_key, encode_key
 from holdfast.codec import Codec, Inert, Limits, msgpack
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import Context, unwrap, wrap
-from holdfast.errors import HoldfastError
-from holdfast.model.nodes import (
+from holdfast.engine.model.large_pointers import Pointer, parse_pointer
+from holdfast.engine.model.nodes import (
     Child,
     Entry,
     Index,
@@ -40,8 +40,7 @@ from holdfast.model.nodes import (
     encode_node,
     encode_root,
 )
-from holdfast.model.objects import Pointer, parse_pointer
-from holdfast.model.operations import (
+from holdfast.engine.model.operations import (
     Change,
     EditList,
     EditMap,
@@ -52,8 +51,9 @@ from holdfast.model.operations import (
     decode_operation,
     encode_operation,
 )
-from holdfast.model.packed import Packed, flatten
-from holdfast.model.steps import Header, Parent, Step
+from holdfast.engine.model.packed_state import Packed, flatten
+from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.errors import HoldfastError
 from tests.codec import gadgets
 
 SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "600"))

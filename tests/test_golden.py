@@ -32,9 +32,8 @@ from holdfast.codec.compression import Compression
 from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.codec.msgpack import inner, split_ext, top
 from holdfast.codec.tags import Tag
-from holdfast.errors import NotFound
-from holdfast.langgraph.contents import Serialized
-from holdfast.model.nodes import (
+from holdfast.engine.model.large_pointers import Pointer, parse_pointer
+from holdfast.engine.model.nodes import (
     Child,
     Entry,
     Index,
@@ -49,9 +48,19 @@ from holdfast.model.nodes import (
     encode_node,
     encode_root,
 )
-from holdfast.model.objects import Pointer, parse_pointer
-from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Set, decode_operation, encode_operation
-from holdfast.model.steps import Header, Parent, Step
+from holdfast.engine.model.operations import (
+    Change,
+    EditList,
+    EditMap,
+    EditText,
+    Keep,
+    Set,
+    decode_operation,
+    encode_operation,
+)
+from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.errors import NotFound
+from holdfast.langgraph.contents import Serialized
 from tests.codec import app
 from tests.codec.values import identical
 from tests.support.cases import case

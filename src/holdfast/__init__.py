@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from holdfast.autosave import OnEvent as OnEvent
     from holdfast.checkpointer import AsyncCheckpointer as AsyncCheckpointer
     from holdfast.checkpointer import Checkpointer as Checkpointer
-    from holdfast.checkpoints import Checkpoint as Checkpoint
-    from holdfast.checkpoints import Thread as Thread
     from holdfast.codec import Codec as Codec
     from holdfast.codec import Inert as Inert
     from holdfast.codec import Limits as Limits
     from holdfast.codec import Registry as Registry
     from holdfast.codec.registry import default_registry
+    from holdfast.engine.model.missing import MISSING as MISSING
+    from holdfast.engine.trace_context import bound as bound
+    from holdfast.engine.trace_context import correlation as correlation
+    from holdfast.engine.types import Checkpoint as Checkpoint
+    from holdfast.engine.types import Thread as Thread
     from holdfast.errors import Config as Config
     from holdfast.errors import Conflict as Conflict
     from holdfast.errors import Corrupt as Corrupt
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from holdfast.errors import Veto as Veto
     from holdfast.history.merging import LEAVE as LEAVE
     from holdfast.history.merging import Clash as Clash
-    from holdfast.model.missing import MISSING as MISSING
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.ops.doctor import doctor as doctor
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
     from holdfast.security.identity import Identity as Identity
     from holdfast.security.policy import Policy as Policy
     from holdfast.security.proof import check_audit as check_audit
-    from holdfast.security.tracing import bound as bound
-    from holdfast.security.tracing import correlation as correlation
     from holdfast.store import AsyncStore as AsyncStore
     from holdfast.store import Store as Store
     from holdfast.upkeep.retention import Retention as Retention
@@ -146,7 +146,7 @@ def __getattr__(name: str) -> Any:
     elif name in _CHECKPOINTER:
         from holdfast import checkpointer as found
     elif name in _CHECKPOINTS:
-        from holdfast import checkpoints as found
+        from holdfast.engine import types as found
     elif name in _CODEC:
         from holdfast import codec as found
     elif name in _ERRORS:
@@ -166,7 +166,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MERGING:
         from holdfast.history import merging as found
     elif name in _MISSING:
-        from holdfast.model import missing as found
+        from holdfast.engine.model import missing as found
     elif name in _OPENING:
         from holdfast import opening as found
     elif name in _REGISTRY:
@@ -178,7 +178,7 @@ def __getattr__(name: str) -> Any:
     elif name in _STORE:
         from holdfast import store as found
     elif name in _TRACING:
-        from holdfast.security import tracing as found
+        from holdfast.engine import trace_context as found
     if found is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     return getattr(found, name)

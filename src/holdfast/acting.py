@@ -6,8 +6,8 @@ from typing import Unpack
 
 from holdfast.agents.face import AGENTS
 from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Invalid
-from holdfast.model.scopes import Scope
 from holdfast.security.access import Access
 from holdfast.security.grants import BELOW_OWN, Grant
 from holdfast.security.guarding import MODES, How, IdentityGuard, Mode, Refusal

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol, Self
 
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.checkpoints import Checkpoint
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import Config, HoldfastError, Invalid
 from holdfast.store import AsyncStore, Operations, Store
 

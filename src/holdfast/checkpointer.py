@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.checkpoints import Checkpoint
-from holdfast.engine.records import check_name
-from holdfast.engine.writes import Write
+from holdfast.engine.pending_writes import Write
+from holdfast.engine.row_format import check_name
+from holdfast.engine.types import Checkpoint
 from holdfast.errors import Invalid, NotFound
 from holdfast.store import AsyncStore, Operations, Store
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.engine.partial import AbsentPath, Partial
+from holdfast.engine.state_reader import AbsentPath, Partial
 
 
 class _Parts:

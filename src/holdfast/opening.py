@@ -10,9 +10,9 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.codec import Codec, default_codec
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import CACHE_BYTES, Ground
-from holdfast.engine.records import check_name, is_sound
+from holdfast.engine.context import CACHE_BYTES, Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import check_name, is_sound
 from holdfast.errors import Config, Invalid
 from holdfast.store import AsyncStore, Operations, Store
 

@@ -10,21 +10,21 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from holdfast import arguments
-from holdfast.arguments import Path
 from holdfast.backends.interface import Call, Change, Create, Put, Row
 from holdfast.backends.runtime.drivers import Sync, operation
 from holdfast.backends.tables import REFS
-from holdfast.checkpoints import Checkpoint, Thread, to_datetime, to_time
 from holdfast.codec import Codec
-from holdfast.engine.core import Engine
-from holdfast.engine.heads import Head
+from holdfast.engine import validation
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, At, Lines, OnBranch, Summary
+from holdfast.engine.model.packed_state import PackedMap
 from holdfast.engine.namespaces import check_thread
-from holdfast.engine.records import Line, Point, check_name, readable
+from holdfast.engine.row_format import Line, Point, check_name, readable
+from holdfast.engine.step_info import Head
+from holdfast.engine.types import Checkpoint, Thread, to_datetime, to_time
+from holdfast.engine.validation import Path
 from holdfast.errors import Invalid, NotFound
 from holdfast.faces import OwnerFace
-from holdfast.model.packed import PackedMap
 from holdfast.state.face import StateTransaction
 from holdfast.state.handles import Handle
 
@@ -95,7 +95,7 @@ class Basics(OwnerFace):
         just the parent's is not saved: the parent is returned.
         """
         line = self._own_line(thread)
-        packed = self.engine.recent(line).pack(arguments.mapping(state, "state"))
+        packed = self.engine.recent(line).pack(validation.mapping(state, "state"))
         about = self._about(line, parent, branch, on_conflict, id, metadata, name, tags, kind)
         return await self._save(self._saving(line, packed, if_changed, about))
 
@@ -220,9 +220,9 @@ class Basics(OwnerFace):
         `search`).
         """
         line = self._line(thread)
-        before = arguments.optional_name(before, "id of a checkpoint")
-        limit = arguments.optional_count(limit, "limit")
-        wanted = arguments.mapping(metadata or {}, "metadata")
+        before = validation.optional_name(before, "id of a checkpoint")
+        limit = validation.optional_count(limit, "limit")
+        wanted = validation.mapping(metadata or {}, "metadata")
         packed = {key: self._codec.pack(value) for key, value in wanted.items()}
         tagged = None
         if tag is not None:
@@ -257,7 +257,7 @@ class Basics(OwnerFace):
         query, `where` (see `search`)."""
         check_name(prefix, "start of a name")
         check_name(after, "name of a thread")
-        count = arguments.count(limit, "limit")
+        count = validation.count(limit, "limit")
         if where is None:
             summaries = await self._lines.listing(self.tenant, prefix, after, count)
         else:
@@ -292,7 +292,7 @@ class Basics(OwnerFace):
     async def untag(self, thread: str, tag: str, id: str | None = None) -> None:
         """Take a tag away from one checkpoint, or from all of the thread."""
         await self._lines.drop_ref(
-            self._line(thread), TAG, check_name(tag, "tag"), arguments.optional_name(id, "id of a checkpoint")
+            self._line(thread), TAG, check_name(tag, "tag"), validation.optional_name(id, "id of a checkpoint")
         )
 
     @operation
@@ -313,7 +313,7 @@ class Basics(OwnerFace):
     @operation
     async def delete(self, thread: str) -> bool:
         """Delete a thread with everything that belongs to it, also its namespaces. False if there is none."""
-        from holdfast.upkeep.families import family
+        from holdfast.engine.families import family
 
         line = self._line(thread)
         lines = await family(self.engine, line)
@@ -354,14 +354,14 @@ class Basics(OwnerFace):
         return Search(self.engine, self.tenant, parse(where))
 
     def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
-        put = {arguments.path(path): value for path, value in arguments.mapping(changes, "set of changes").items()}
+        put = {validation.path(path): value for path, value in validation.mapping(changes, "set of changes").items()}
         if isinstance(remove, tuple) and remove:
             raise Invalid(
                 "a tuple names one place, and several may be removed",
                 where=repr(remove)[:80],
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
             )
-        removed = [arguments.path(path) for path in arguments.several(remove, "place to remove")]
+        removed = [validation.path(path) for path in validation.several(remove, "place to remove")]
         return self.engine.parts(self._line(thread), put, removed)
 
     def _about(
@@ -381,7 +381,7 @@ class Basics(OwnerFace):
 
         if on_conflict not in ("", "branch", "refuse"):
             raise Invalid(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
-        at: At = arguments.optional_name(parent, "id of a parent")
+        at: At = validation.optional_name(parent, "id of a parent")
         if branch is not None:
             if parent is not None:
                 raise Invalid("a checkpoint follows a parent or the head of a branch: name one of them")
@@ -391,7 +391,7 @@ class Basics(OwnerFace):
             raise Invalid("the id of a checkpoint is not empty", where=f"thread {line}")
         refs = [(NAME, check_name(name, "name of a checkpoint"))] if name is not None else []
         if tags:
-            refs += [(TAG, tag) for tag in arguments.names(tags, "tag")]
+            refs += [(TAG, tag) for tag in validation.names(tags, "tag")]
         about: dict[str, Any] = {
             "parent": at,
             "on_conflict": how,
@@ -401,7 +401,7 @@ class Basics(OwnerFace):
         if refs:
             about["riders"] = self._riders(line, refs)
         if metadata:
-            plain = dict(arguments.mapping(metadata, "metadata"))
+            plain = dict(validation.mapping(metadata, "metadata"))
             about["metadata"], about["readable"] = self._codec.pack(plain), readable(self._codec, plain)
         return about
 
@@ -443,7 +443,7 @@ class Basics(OwnerFace):
         time: datetime | None = None,
     ) -> Point:
         """The one step that is meant."""
-        arguments.optional_name(id, "id of a checkpoint")
+        validation.optional_name(id, "id of a checkpoint")
         if at is None and name is None and branch is None and step is None and time is None:
             return await self._lines.find(line, id)
         given = [each for each in (id, at, name, time) if each is not None]
@@ -456,7 +456,7 @@ class Basics(OwnerFace):
 
             return await resolve(self.engine, line, at)
         if time is not None:
-            return await self._lines.at_time(line, to_time(arguments.moment(time)))
+            return await self._lines.at_time(line, to_time(validation.moment(time)))
         place: At = id
         if name is not None:
             owners = await self._lines.refs(line, NAME, check_name(name, "name of a checkpoint"))
@@ -468,7 +468,7 @@ class Basics(OwnerFace):
                 line, MAIN.name if branch is None else check_name(branch, "name of a branch")
             )
             layout = await self._lines.layout(line)
-            place = layout.along(number, arguments.count(step, "number of a step"))
+            place = layout.along(number, validation.count(step, "number of a step"))
         elif branch is not None:
             place = OnBranch(check_name(branch, "name of a branch"))
         return await self._lines.find(line, place)
@@ -529,7 +529,7 @@ class Transaction(StateTransaction):
         self._check_open()
         line = self._store._own_line(thread)
         store = self._store
-        packed = store.engine.recent(line).pack(arguments.mapping(state, "state"))
+        packed = store.engine.recent(line).pack(validation.mapping(state, "state"))
         self._savings.append(store._saving(line, packed, if_changed, store._about(line, **about)))
 
     def update(

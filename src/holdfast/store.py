@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from holdfast import arguments
-from holdfast.arguments import Path
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.checkpoints import BranchInfo, Checkpoint, Stats, to_datetime
+from holdfast.engine import validation
 from holdfast.engine.namespaces import is_thread
-from holdfast.engine.records import Line, check_name
+from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.types import BranchInfo, Checkpoint, Stats, to_datetime
+from holdfast.engine.validation import Path
 from holdfast.errors import Invalid
 from holdfast.operations import Basics
 
 if TYPE_CHECKING:
-    from holdfast.engine.findings import Finding
-    from holdfast.engine.moving import Copied, Tell
-    from holdfast.engine.words import Indexed, Progress
+    from holdfast.engine.copy.between_stores import Copied, Tell
+    from holdfast.engine.integrity.findings import Finding
+    from holdfast.engine.text_index.indexer import Indexed, Progress
     from holdfast.history.blame import Origin, Revised
     from holdfast.history.changes import Diff
     from holdfast.history.merging import Resolve
@@ -70,7 +70,7 @@ class Operations(Basics):
         if state is not None:
             if other is not None or b != "HEAD":
                 raise Invalid("a checkpoint is compared with another or with a state, not with both")
-            return await comparing.compare(self.engine, old, arguments.mapping(state, "state"), large=large)
+            return await comparing.compare(self.engine, old, validation.mapping(state, "state"), large=large)
         new = await comparing.spot(self.engine, self._line(other or ""), b)
         return await comparing.compare(self.engine, old, new, large=large)
 
@@ -86,7 +86,7 @@ class Operations(Basics):
         """
         from holdfast.history import blame, paths
 
-        start, limit = arguments.count(start, "start"), arguments.optional_count(limit, "limit")
+        start, limit = validation.count(start, "start"), validation.optional_count(limit, "limit")
         place = paths.place(path)
         return await blame.blame(self.engine, self._line(thread), place, at, start=start, limit=limit)
 
@@ -101,7 +101,7 @@ class Operations(Basics):
         """
         from holdfast.history import blame, paths
 
-        before, limit = arguments.optional_name(before, "id"), arguments.optional_count(limit, "limit")
+        before, limit = validation.optional_name(before, "id"), validation.optional_count(limit, "limit")
         return await blame.history(self.engine, self._line(thread), paths.place(path), at, before=before, limit=limit)
 
     # Branches, merges -----------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Operations(Basics):
         from holdfast.history import merging
 
         line = self._own_line(thread)
-        metadata = arguments.mapping(metadata or {}, "metadata")
+        metadata = validation.mapping(metadata or {}, "metadata")
         head = await merging.merge(
             self.engine, line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
         )
@@ -249,7 +249,7 @@ class Operations(Basics):
         """
         from holdfast.history.search import search
 
-        count = arguments.count(limit, "limit") or 1
+        count = validation.count(limit, "limit") or 1
         return await search(self.engine, self.tenant, query, limit=count, after=after, progress=progress)
 
     @operation
@@ -462,7 +462,7 @@ class Operations(Basics):
         if only is not None and tenant is None:
             raise Invalid("threads are named where those of one tenant are copied, not of all")
         if isinstance(other, str):
-            from holdfast.engine.moving import copy_to_url
+            from holdfast.engine.copy.between_stores import copy_to_url
 
             return await copy_to_url(self.engine, other, options, tenant, progress, only)
         if options:
@@ -472,7 +472,7 @@ class Operations(Basics):
                 f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
                 hint=f"Open it with tenant={self.tenant!r}, or give its URL",
             )
-        from holdfast.engine.moving import Mover
+        from holdfast.engine.copy.between_stores import Mover
 
         return await Mover(self.engine, other.engine, progress).copy(tenant, only)
 
@@ -523,15 +523,17 @@ class Operations(Basics):
         """
         from holdfast.upkeep import importing
 
-        named = None if threads is None else list(arguments.names(threads, "threads"))
+        named = None if threads is None else list(validation.names(threads, "threads"))
         name = None if as_thread is None else self._own_line(as_thread).name
         want = importing.wanted(self.tenant, named, name)
         return await importing.import_threads(self.engine, place, want, dry_run, progress)
 
     async def _lines_of(self, threads: Iterable[str] | None) -> list[Line]:
-        from holdfast.upkeep.families import lines_of
+        from holdfast.engine.families import lines_of
 
-        named = None if threads is None else [self._line(thread).name for thread in arguments.names(threads, "threads")]
+        named = (
+            None if threads is None else [self._line(thread).name for thread in validation.names(threads, "threads")]
+        )
         return await lines_of(self.engine, self.tenant, named)
 
     # The store itself -----------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from holdfast.agents.declared.machine import Machine
 from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.store import AsyncStore, Store
 from tests.state.kit import Clock
 

@@ -17,9 +17,9 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, OBJECTS, STEPS
 from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.guard import FREELY
+from holdfast.engine.model.operations import Set
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Unsupported
-from holdfast.model.operations import Set
-from holdfast.security.guard import FREELY
 from holdfast.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.state.kit import SECOND, Clock

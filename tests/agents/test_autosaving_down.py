@@ -23,8 +23,8 @@ from holdfast.agents.declared.autosave import Autosave
 from holdfast.agents.keeping.metrics import AgentMetrics
 from holdfast.backends.interface import Batch, Call
 from holdfast.backends.memory import Memory
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.errors import Transient
 from holdfast.store import AsyncStore, Store
 from tests import servers

@@ -15,9 +15,9 @@ from holdfast.backends.interface import Batch, Create, Put, Query, Row
 from holdfast.backends.memory import Memory
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.trace_context import correlation
 from holdfast.errors import Conflict, HoldfastError, Invalid, Transient, Uncertain, Veto
 from holdfast.hooks import Call
-from holdfast.security.tracing import correlation
 from tests.agents.workers import (
     AsyncWorker,
     Crash,

@@ -13,9 +13,9 @@ from holdfast.agents.stored.transitions import Changed, transitions
 from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Point
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Point
 from holdfast.store import AsyncStore, Store
 from tests.support.faults import Faults
 

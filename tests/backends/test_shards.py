@@ -27,8 +27,8 @@ from holdfast.backends.object_store.bodies import Bodies
 from holdfast.backends.object_store.object_storage import clock, within
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, REFS, SPACES, STEPS
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.errors import Denied, Invalid, Uncertain
 from holdfast.testing.conformance import Stores
 from holdfast.testing.conformance.histories import Histories

@@ -15,7 +15,7 @@ from holdfast.agents import Offer
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.model.scopes import MARK
+from holdfast.engine.model.scopes import MARK
 from tests.cli import kit
 from tests.damaged import flipped
 

@@ -14,7 +14,7 @@ from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, STEPS
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.ops.jobs import Jobs
 from tests.cli import kit
 from tests.damaged import flipped

@@ -188,7 +188,7 @@ def test_those_that_a_query_finds(hf: Hf) -> None:
 
 
 def test_a_query_that_rows_answer_opens_nothing(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.words.Indexer.brought", None)
+    monkeypatch.setattr("holdfast.engine.text_index.indexer.Indexer.brought", None)
     assert first_words(hf("log", "t1", "--oneline", "--where", "kind:save step<2")) == ["c1", "c0"]
 
 

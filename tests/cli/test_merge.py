@@ -12,8 +12,8 @@ import pytest
 import holdfast
 from holdfast.cli import merge as command
 from holdfast.cli.frame import Session
+from holdfast.engine.model.missing import MISSING
 from holdfast.history.merging import Clash
-from holdfast.model.missing import MISSING
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

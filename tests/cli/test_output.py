@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.checkpoints import Checkpoint
 from holdfast.cli import completion, progress
 from holdfast.cli.frame import Session
 from holdfast.cli.main import cli
@@ -22,8 +21,9 @@ from holdfast.cli.records import encode
 from holdfast.cli.summaries import channel_name, summary
 from holdfast.cli.text import width
 from holdfast.codec import default_codec
-from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Set
-from holdfast.model.steps import Header, Step
+from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Set
+from holdfast.engine.model.steps import Header, Step
+from holdfast.engine.types import Checkpoint
 
 
 class Screen(io.StringIO):

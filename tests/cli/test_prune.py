@@ -15,7 +15,7 @@ from holdfast.backends.interface import Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from tests.cli import kit
 from tests.engine.lines import Clock, backend, store_on
 

@@ -13,10 +13,10 @@ import holdfast
 from holdfast.backends.interface import Delete
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.engine.checking import Check
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line
-from holdfast.engine.verify import look
+from holdfast.engine.context import Ground
+from holdfast.engine.integrity.check import Check
+from holdfast.engine.integrity.verify import look
+from holdfast.engine.row_format import Line
 from holdfast.upkeep import verifying
 from tests.cli import kit
 

@@ -27,10 +27,10 @@ from langchain_core.messages import (
 from holdfast.codec import Codec, Limits, Made, Seen
 from holdfast.codec.bulk_packing import BATCH
 from holdfast.engine.cache import Cache
-from holdfast.engine.recent import Recent
-from holdfast.engine.records import Line
+from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state
+from holdfast.engine.pack_cache import Recent
+from holdfast.engine.row_format import Line
 from holdfast.errors import HoldfastError, Unsupported
-from holdfast.model.packed import LONG_TEXT, pack_state, unpack_state
 from tests.codec.values import identical
 from tests.support.cases import case
 

@@ -11,10 +11,10 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.append import Saving
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line
-from holdfast.model.packed import pack_state
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.packed_state import pack_state
+from holdfast.engine.row_format import Line
 from holdfast.store import Store
 
 KINDS = ("memory", "sqlite")

@@ -11,12 +11,12 @@ from holdfast.backends.interface import Backend, Batch, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import SPACES
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.layout import Place
-from holdfast.engine.records import Branch, Line, Point
-from holdfast.engine.rewrite import Choice, Choose
-from holdfast.engine.writes import Write
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.model.large_pointers import parse_pointer
+from holdfast.engine.pending_writes import Write
+from holdfast.engine.rewrite.rewriter import Choice, Choose
+from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import NotFound, Unavailable
-from holdfast.model.objects import parse_pointer
 from holdfast.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import store_on

@@ -10,8 +10,8 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import CONVERSATIONS, READABLE, SPACES, STATE_VALUES, Json, Scalar
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.store import Store
 from tests.engine.lines import Clock
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from holdfast.backends.interface import Backend, Batch, Create, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, SPACES, STEPS
-from holdfast.engine.records import Line
-from holdfast.engine.writes import Write
+from holdfast.engine.pending_writes import Write
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
 from holdfast.store import Store
 from tests.codec.values import identical

@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.ground import FOLD_EVERY
+from holdfast.engine.context import FOLD_EVERY
 from tests.engine.lines import store_on
 
 

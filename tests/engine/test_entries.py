@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
-from holdfast.engine.entries import Entries, touched
-from holdfast.engine.records import Line
-from holdfast.engine.states import Held, States
-from holdfast.model.drafts import EMPTY
-from holdfast.model.nodes import Child, MapRoot, Origin
-from holdfast.model.operations import EditMap, Set
-from holdfast.model.packed import pack_name
+from holdfast.engine.entry_reader import Entries, touched
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.nodes import Child, MapRoot, Origin
+from holdfast.engine.model.operations import EditMap, Set
+from holdfast.engine.model.packed_state import pack_name
+from holdfast.engine.row_format import Line
+from holdfast.engine.state_loader import Held, States
 
 STEPS = [(Origin(0, number), EditMap((), ((pack_name(f"key {number}"), Set(b"\x01")),))) for number in range(3)]
 

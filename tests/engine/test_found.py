@@ -15,8 +15,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, REFS, SPACES
 from holdfast.codec import Codec, Limits
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
 from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, Invalid, NotFound, TooLarge

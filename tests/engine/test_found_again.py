@@ -19,9 +19,9 @@ import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.sqlite import SQLite
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Invalid, NotFound, TooDeep
 from holdfast.store import AsyncStore
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on

@@ -25,7 +25,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READABLE, STATE_VALUES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.errors import Config
 from holdfast.langgraph import HoldfastSaver
 from tests.damaged import flipped

@@ -16,9 +16,9 @@ from holdfast.backends.interface import Backend, Batch, Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import LINES, OBJECTS, REFS, STEPS, WRITES
-from holdfast.engine.records import Branch, Line, Point
-from holdfast.engine.rewrite import Choice
-from holdfast.engine.writes import Write, write_row
+from holdfast.engine.pending_writes import Write, write_row
+from holdfast.engine.rewrite.rewriter import Choice
+from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import Conflict, NotFound, Unavailable
 from holdfast.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record

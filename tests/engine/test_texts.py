@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from holdfast.codec import default_codec, msgpack
 from holdfast.codec.tags import Tag
-from holdfast.engine.texts import Around, Text, edited_items, edited_texts, replaced, role_of, texts
-from holdfast.engine.tokens import LONGEST, Finder, fold, in_order, needed, words_of
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Set
+from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state
+from holdfast.engine.text_index.extract import Around, Text, edited_items, edited_texts, replaced, role_of, texts
+from holdfast.engine.text_index.tokenize import LONGEST, Finder, fold, in_order, needed, words_of
 from holdfast.errors import Corrupt
 from holdfast.history.paths import path_text
-from holdfast.model.diff import diff_maps
-from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Set
-from holdfast.model.packed import PackedMap, pack_name, pack_state
 from tests.codec.values import values
 
 KEY = pack_name("c")

@@ -15,10 +15,10 @@ import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import Codec, Inert
-from holdfast.engine.records import Line
+from holdfast.engine.model.json_diff import Large
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.changes import Diff
-from holdfast.history.edits import Large
 from holdfast.history.words import lines, words
 from tests.engine.lines import store_on
 

@@ -11,9 +11,9 @@ import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Point
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict
 from holdfast.history.ancestry import Ancestry
 from holdfast.store import Store

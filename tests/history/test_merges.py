@@ -12,10 +12,10 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.rewrite import Choice
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.merging import LEAVE, Clash
-from holdfast.model.missing import MISSING
 from holdfast.store import Store
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
@@ -316,7 +316,7 @@ def test_what_settles_clashes_is_checked(store: Store) -> None:
 def test_histories_with_nothing_in_common(store: Store) -> None:
     from holdfast.engine.append import Saving
     from holdfast.engine.lines import ROOT
-    from holdfast.model.packed import pack_state
+    from holdfast.engine.model.packed_state import pack_state
 
     packed = pack_state(store.engine.ground.codec, {"own": 1, "n": 0})
     run(store.engine.appender.append(Saving(store._line("t"), packed, parent=ROOT, id="root", opens="root")))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.checkpoints import to_time
+from holdfast.engine.types import to_time
 from holdfast.errors import Invalid
 from holdfast.history.query import (
     And,

@@ -15,12 +15,12 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.checkpoints import to_time
+from holdfast.engine.branch_graph import Layout, Place
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.layout import Layout, Place
-from holdfast.engine.records import Branch
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Branch
+from holdfast.engine.types import to_time
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.history.revisions import resolve
 from holdfast.store import Store
@@ -190,7 +190,7 @@ def test_pruned(store: Store) -> None:
     gone = {"2abc-2", "draft-1", "5abc-5"}
 
     async def choose(points: Any, branches: Any) -> Any:
-        from holdfast.engine.rewrite import Choice
+        from holdfast.engine.rewrite.rewriter import Choice
 
         del branches
         return Choice(frozenset(point[:2] for point in points if point.id in gone))

@@ -9,14 +9,14 @@ import holdfast
 from holdfast.backends.interface import Batch, Delete, Get, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS, WORDS, Words
-from holdfast.engine import words
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line
-from holdfast.engine.texts import texts
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.row_format import Line
+from holdfast.engine.text_index import indexer
+from holdfast.engine.text_index.extract import texts
 from holdfast.errors import Conflict, Corrupt, Unsupported
-from holdfast.model.trees import MissingNode
 from tests.damaged import flipped
 from tests.history.searched import everything
 from tests.support.interference import InterferingBackend
@@ -86,7 +86,7 @@ def test_building_goes_on_where_it_ended(url: str) -> None:
 
 
 def test_many_steps_are_built_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_PAGE", 3)
+    monkeypatch.setattr(indexer, "_PAGE", 3)
     with holdfast.open("memory://") as store:
         for n in range(10):
             store.put("t", {"say": f"word{n}"}, id=str(n))
@@ -173,20 +173,20 @@ def test_a_thread_begun_before_there_was_an_index(url: str, monkeypatch: pytest.
     with holdfast.open(url) as store, holdfast.open(url) as writer:
         store.put("a", {"say": "hello"}, id="1")
         monkeypatch.setattr(writer.engine.lines, "note_index", lambda *_: None)  # it looked before
-        indexer, set_mark = store.engine.indexer, store.engine.indexer._set_mark
+        own, set_mark = store.engine.indexer, store.engine.indexer._set_mark
 
         async def late(tenant: str, was: Any, state: str) -> bool:
-            if state == words.ON:
+            if state == indexer.ON:
                 writer.put("b", {"say": "hello"}, id="2")
             return await set_mark(tenant, was, state)
 
-        monkeypatch.setattr(indexer, "_set_mark", late)
+        monkeypatch.setattr(own, "_set_mark", late)
         assert store.index() == (2, 2)
         assert by_index(store, "hello") == ["1", "2"]
 
 
 def test_how_far_a_long_thread_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_PAGE", 4)
+    monkeypatch.setattr(indexer, "_PAGE", 4)
     with holdfast.open("memory://") as store:
         for n in range(10):
             store.put("t", {"say": f"word{n}"})
@@ -239,7 +239,7 @@ def test_deleted_threads_are_gone(url: str) -> None:
 
 
 def test_a_step_with_too_many_words_is_found_by_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MOST", 5)
+    monkeypatch.setattr(indexer, "MOST", 5)
     with holdfast.open(url) as store:
         store.index()
         store.put("t", {"say": " ".join(f"word{n}" for n in range(50))}, id="1")
@@ -334,7 +334,7 @@ def test_rows_of_steps_that_are_not_there_do_no_harm_and_are_removed(url: str) -
         store.put("t", {"say": "hello"}, id="1")
         backend = store.engine.ground.backend
         for thread in ("t", "never"):
-            row = words._row(Line("", thread), store.engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
+            row = indexer._row(Line("", thread), store.engine.lines.known(Line("", "t")).point, [])  # type: ignore[union-attr, arg-type]
             run(backend.apply([Put(WORDS, row._replace(key=("", thread, 7, 7), columns=(1, Words("hello"))))]))
         assert by_index(store, "hello") == ["1"]
         store.index()
@@ -412,7 +412,7 @@ def test_a_damaged_thread_can_be_saved_to(url: str, monkeypatch: pytest.MonkeyPa
             raise Corrupt("damaged")
 
         with monkeypatch.context() as patch:
-            patch.setattr(words, "texts", damaged)
+            patch.setattr(indexer, "texts", damaged)
             store.put("t", {"say": "hello"}, id="1")
         assert rows(store, "t") == set()
         assert store.index() == (1, 1)
@@ -432,7 +432,7 @@ def test_nodes_that_are_missing_while_words_are_indexed(url: str, monkeypatch: p
                 raise MissingNode("a node is missing")
             return real(*given)
 
-        monkeypatch.setattr(words, "texts", missing)
+        monkeypatch.setattr(indexer, "texts", missing)
         if lost:
             with pytest.raises(MissingNode):
                 store.index()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.words import Indexed
+from holdfast.engine.text_index.indexer import Indexed
 from tests.history.searched import everything
 from tests.servers import places
 

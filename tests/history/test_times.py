@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.engine.time_parsing import parse_age, parse_moment
 from holdfast.errors import Invalid
-from holdfast.history.times import parse_age, parse_moment
 
 NOW = datetime(2026, 11, 15, 14, 30, tzinfo=UTC)  # a Sunday
 

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.layout import Place
-from holdfast.engine.records import Line
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.row_format import Line
 from holdfast.history.walking import Labels, Visit, Walk, abbreviations
 
 LINE = Line("", "t")

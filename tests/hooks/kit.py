@@ -8,8 +8,8 @@ from holdfast.backends.interface import Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.store import AsyncStore, Store
 
 SECOND = 10**9

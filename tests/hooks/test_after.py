@@ -15,13 +15,13 @@ import pytest
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.records import Line
+from holdfast.engine import trace_context
+from holdfast.engine.events import DIGEST, digest
+from holdfast.engine.row_format import Line
 from holdfast.errors import Transient
 from holdfast.hooks import Call, Veto
 from holdfast.hooks import later as later_module
 from holdfast.hooks.recorded import LINE
-from holdfast.security import tracing
-from holdfast.security.events import DIGEST, digest
 from tests.hooks.kit import async_store, events, store
 
 
@@ -31,7 +31,7 @@ def test_after_hooks_are_told_what_was_made() -> None:
 
     @held.hooks.after("state.*")
     def look(call: Call) -> None:
-        seen.append((call.point, call.key, call.value, call.before, call.version, call.id, tracing.current()))
+        seen.append((call.point, call.key, call.value, call.before, call.version, call.id, trace_context.current()))
 
     with holdfast.correlation("c1", cause="e1"):
         held.state(agent="a")["k"] = {"n": 1}
@@ -39,8 +39,8 @@ def test_after_hooks_are_told_what_was_made() -> None:
     assert held.hooks.drain(30)
     second, first = held.state(agent="a").history()
     assert seen == [
-        ("state.set", "k", {"n": 1}, 0, 1, first.id, tracing.Trace("c1", first.id)),
-        ("state.delete", "k", holdfast.MISSING, 1, 0, second.id, tracing.Trace("c1", second.id)),
+        ("state.set", "k", {"n": 1}, 0, 1, first.id, trace_context.Trace("c1", first.id)),
+        ("state.delete", "k", holdfast.MISSING, 1, 0, second.id, trace_context.Trace("c1", second.id)),
     ]
     held.close()
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import MISSING, Config, Invalid, Veto
-from holdfast.engine.records import Line, open_event
+from holdfast.engine.row_format import Line, open_event
 from holdfast.hooks import Audit, Call, InvalidateCache, Metrics, Validate
 from tests.hooks.kit import Clock, events, store
 

@@ -10,10 +10,10 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 import holdfast
 from holdfast import Veto
+from holdfast.engine.trace_context import Trace
 from holdfast.hooks import Call, Metrics
 from holdfast.hooks.features import calling
 from holdfast.langgraph import HoldfastSaver
-from holdfast.security.tracing import Trace
 from tests.hooks.kit import async_store, events, store
 
 

@@ -14,10 +14,10 @@ from holdfast import Invalid
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.engine.records import Line, open_step
+from holdfast.engine import trace_context
+from holdfast.engine.row_format import Line, open_step
+from holdfast.engine.trace_context import Trace, current, linked, traced
 from holdfast.hooks import Call
-from holdfast.security import tracing
-from holdfast.security.tracing import Trace, current, linked, traced
 from tests.hooks.kit import async_store, events, store
 
 
@@ -118,7 +118,7 @@ def test_bound_functions_carry_them_into_executors_and_threads() -> None:
 
 def test_what_a_bound_function_sets_stays_with_it() -> None:
     def spoil() -> None:
-        tracing.enter(Trace("spoilt"))
+        trace_context.enter(Trace("spoilt"))
 
     function = holdfast.bound(spoil)
     function()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
 from holdfast.codec import Codec
-from holdfast.model.nodes import NodeId
-from holdfast.model.trees import Rounds
+from holdfast.engine.model.nodes import NodeId
+from holdfast.engine.model.workspace import Rounds
 
 codec = Codec()
 T = TypeVar("T")

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
-from holdfast.errors import Corrupt, Invalid, TooLarge, Unsupported
-from holdfast.model import objects
-from holdfast.model.diff import diff, diff_maps
-from holdfast.model.operations import (
+from holdfast.engine.model import large_pointers
+from holdfast.engine.model.diff import diff, diff_maps
+from holdfast.engine.model.operations import (
     Change,
     EditList,
     EditMap,
@@ -25,7 +24,8 @@ from holdfast.model.operations import (
     decode_operation,
     encode_operation,
 )
-from holdfast.model.packed import as_items, as_map, flatten, pack_state, unpack, unpack_state
+from holdfast.engine.model.packed_state import as_items, as_map, flatten, pack_state, unpack, unpack_state
+from holdfast.errors import Corrupt, Invalid, TooLarge, Unsupported
 from tests.codec.values import identical
 from tests.codec.values import states as any_states
 from tests.model.histories import codec, edited, edited_state, leaves, states
@@ -156,10 +156,10 @@ def test_forms_do_not_matter() -> None:
 
 def test_pointers_stand_for_large_values() -> None:
     large = codec.pack("x" * 100_000)
-    pointer = objects.pointer_to(large)
+    pointer = large_pointers.pointer_to(large)
     assert pointer.pieces == 1
-    assert objects.Pointer(objects.PIECE + 1, b"").pieces == 2
-    assert objects.parse_pointer(pointer.encode()) == pointer
+    assert large_pointers.Pointer(large_pointers.PIECE + 1, b"").pieces == 2
+    assert large_pointers.parse_pointer(pointer.encode()) == pointer
     assert diff(pointer.encode(), large) is None
     assert diff([b"\x01", pointer.encode()], [b"\x01", large]) is None
     longer = codec.pack("x" * 100_000 + "y")
@@ -178,15 +178,19 @@ def test_pointers_stand_for_large_values() -> None:
 
 def test_pieces_of_large_values() -> None:
     data = b"".join(i.to_bytes(4, "big") for i in range(640_000))
-    pieces = objects.split(data)
-    assert [len(piece) for piece in pieces] == [objects.PIECE, objects.PIECE, len(data) - 2 * objects.PIECE]
-    assert objects.join(objects.pointer_to(data), pieces) == data
+    pieces = large_pointers.split(data)
+    assert [len(piece) for piece in pieces] == [
+        large_pointers.PIECE,
+        large_pointers.PIECE,
+        len(data) - 2 * large_pointers.PIECE,
+    ]
+    assert large_pointers.join(large_pointers.pointer_to(data), pieces) == data
     for wrong in (pieces[:2], pieces[::-1], [*pieces, b"x"]):
         with pytest.raises(Corrupt, match="pieces of a large value"):
-            objects.join(objects.pointer_to(data), wrong)
+            large_pointers.join(large_pointers.pointer_to(data), wrong)
     for wrong_pointer in (b"", b"x" * 42):
         with pytest.raises(Corrupt):
-            objects.parse_pointer(wrong_pointer)
+            large_pointers.parse_pointer(wrong_pointer)
 
 
 MISFITS: list[tuple[Any, ...]] = [

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import Corrupt, TooDeep, TooLarge
-from holdfast.model import listtree, maptree, objects
-from holdfast.model.diff import diff_maps
-from holdfast.model.drafts import EMPTY
-from holdfast.model.fold import fold, read
-from holdfast.model.folded import diff_folded
-from holdfast.model.nodes import (
+from holdfast.engine.model import large_pointers, list_tree, map_tree
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.fold import fold, read
+from holdfast.engine.model.fold_diff import diff_folded
+from holdfast.engine.model.nodes import (
     Child,
     Entry,
     Index,
@@ -33,10 +32,11 @@ from holdfast.model.nodes import (
     encode_root,
     sort_key,
 )
-from holdfast.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set, apply_map
-from holdfast.model.packed import Packed, PackedMap, flatten, pack_state
-from holdfast.model.steps import Header, Parent, Step
-from holdfast.model.trees import Workspace
+from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Operation, Set, apply_map
+from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_state
+from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.workspace import Workspace
+from holdfast.errors import Corrupt, TooDeep, TooLarge
 from tests.model.histories import codec, drive, edited_state, histories, states
 from tests.support.cases import case
 
@@ -132,7 +132,7 @@ def appended(line: Line, count: int) -> None:
 
 
 def messages_root(line: Line) -> ListRoot:
-    found = drive(maptree.lookup(Workspace(), line.root, [MESSAGES]), line.nodes)
+    found = drive(map_tree.lookup(Workspace(), line.root, [MESSAGES]), line.nodes)
     slot = found[MESSAGES].slot
     assert isinstance(slot, ListRoot)
     return slot
@@ -151,7 +151,7 @@ def test_the_cost_of_appending_does_not_grow() -> None:
     assert written[-1] < 2 * 200 * payload
     assert max(map(sum, rounds)) <= 5
     root = messages_root(line)
-    assert listtree.size(root) == 6400
+    assert list_tree.size(root) == 6400
     assert root.child is not None
     assert root.child.height == 2
 
@@ -164,21 +164,21 @@ def test_every_item_knows_the_step_that_wrote_it() -> None:
     line.fold()
     ws = Workspace()
     root = messages_root(line)
-    found = drive(listtree.slice_items(ws, root, 90, 100), line.nodes)
+    found = drive(list_tree.slice_items(ws, root, 90, 100), line.nodes)
     origins = [item.origin.seq for item in found]
     assert origins == [95, 96, 97, 98, 99, 320, 101, 102, 103, 104]
-    assert drive(listtree.slice_items(Workspace(), root, 0, 320), line.nodes)[-5:] == [
+    assert drive(list_tree.slice_items(Workspace(), root, 0, 320), line.nodes)[-5:] == [
         Item(message(n), Origin(0, n)) for n in range(5)
     ]
     with pytest.raises(Corrupt, match="are wanted of a list that has 320"):
-        drive(listtree.slice_items(Workspace(), root, 0, 321), line.nodes)
+        drive(list_tree.slice_items(Workspace(), root, 0, 321), line.nodes)
 
 
 def test_a_small_part_is_read_in_a_few_nodes() -> None:
     line = Line()
     appended(line, 32 * 200)
     asked: list[int] = []
-    drive(listtree.slice_items(Workspace(), messages_root(line), 3000, 3010), line.nodes, asked)
+    drive(list_tree.slice_items(Workspace(), messages_root(line), 3000, 3010), line.nodes, asked)
     assert sum(asked) <= 4
 
 
@@ -248,7 +248,7 @@ def test_many_random_edits_keep_trees_in_shape(size: int, seed: int) -> None:
         items = [*items[:at], *new, *items[end:], *items[back:end]][:30_000]
         line.append(EditMap((), ((MESSAGES, EditList((Keep(0, len(items)),))),)))
         line.fold()
-        assert listtree.size(messages_root(line)) == len(items)
+        assert list_tree.size(messages_root(line)) == len(items)
     root = messages_root(line)
     packed = drive(read(Workspace(), line.root), line.nodes)
     assert packed[MESSAGES] == items
@@ -310,7 +310,7 @@ def test_large_values_lie_aside() -> None:
     line.fold()
     assert list(line.objects.values()) == [big]
     packed = drive(read(Workspace(), line.root), line.nodes)
-    assert packed[MEMORY] == objects.pointer_to(big).encode()
+    assert packed[MEMORY] == large_pointers.pointer_to(big).encode()
     line.append(EditMap((), ((MEMORY, EditText((Keep(0, 200_000), b"more"))),)))
     change = Change(0, EditText((Keep(0, 10),)))
     line.append(EditMap((), ((MESSAGES, EditList((change, Keep(1, 1)))),)))
@@ -359,7 +359,7 @@ def test_nodes_of_the_wrong_kind() -> None:
     ws = Workspace()
     drive(ws.load_all([leaf]), nodes)
     with pytest.raises(Corrupt, match="not of the kind"):
-        listtree.items(ws, ListRoot(leaf))
+        list_tree.items(ws, ListRoot(leaf))
     tall, more = child_of(Index((leaf._replace(height=3),)), 1, 1)
     with pytest.raises(Corrupt, match="not of the kind"):
         drive(read(Workspace(), MapRoot(tall, 1)), nodes | more)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.msgpack import decode, encode
 
+from holdfast.engine.model import map_tree, node_lookup
+from holdfast.engine.model.nodes import Child, Entry, MapRoot, Origin, sort_key
+from holdfast.engine.model.packed_state import pack_name
+from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.errors import Corrupt
-from holdfast.model import lookups, maptree
-from holdfast.model.nodes import Child, Entry, MapRoot, Origin, sort_key
-from holdfast.model.packed import pack_name
-from holdfast.model.trees import MissingNode, Rounds, Workspace
 from tests.support.cases import case
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def tree(names: list[str]) -> tuple[MapRoot, dict[bytes, bytes]]:
         pack_name(name): Entry(pack_name(name), rank, bytes([rank % 100]), Origin(0, rank))
         for rank, name in enumerate(names)
     }
-    return driven(maptree.update(ws, MapRoot(None, 0), changes, len(names)), {}), ws.created
+    return driven(map_tree.update(ws, MapRoot(None, 0), changes, len(names)), {}), ws.created
 
 
 NAMES = st.lists(st.text("abcé", max_size=6), unique=True, max_size=300)
@@ -48,24 +48,24 @@ def test_what_is_there_is_found(names: list[str], other: str) -> None:
     place = sort_key(pack_name(other))
     after = sorted(name.encode() for name in names if name.encode() >= other.encode())
     for name in {*names[:5], other}:
-        found = driven(lookups.find(root, pack_name(name), {}), nodes)
+        found = driven(node_lookup.find(root, pack_name(name), {}), nodes)
         assert (found is not None) == (name in names)
         if found is not None:
             rank = names.index(name)
             assert found == (pack_name(name), bytes([rank % 100]), Origin(0, rank))
-    every = driven(lookups.entries(root, place, lambda _: False), nodes)
+    every = driven(node_lookup.entries(root, place, lambda _: False), nodes)
     assert [entry.key for entry in every] == [pack_name(name.decode()) for name in after]
-    some = driven(lookups.entries(root, place, lambda found: len(found) >= 3), nodes)
+    some = driven(node_lookup.entries(root, place, lambda found: len(found) >= 3), nodes)
     assert every[: len(some)] == some
     assert len(some) >= min(3, len(every))
-    assert driven(lookups.count(root, place), nodes) == len(after)
+    assert driven(node_lookup.count(root, place), nodes) == len(after)
 
 
 MANY = [f"key {number:05}" for number in range(5000)]
 ASKED: dict[str, Callable[[MapRoot], Rounds[Any]]] = {
-    "find": lambda root: lookups.find(root, pack_name("key 00001"), {}),
-    "entries": lambda root: lookups.entries(root, b"", lambda _: False),
-    "count": lambda root: lookups.count(root, sort_key(pack_name("key 00001"))),
+    "find": lambda root: node_lookup.find(root, pack_name("key 00001"), {}),
+    "entries": lambda root: node_lookup.entries(root, b"", lambda _: False),
+    "count": lambda root: node_lookup.count(root, sort_key(pack_name("key 00001"))),
 }
 
 
@@ -94,4 +94,4 @@ def test_a_value_that_is_none_is_told_of() -> None:
     kind, keys, ranks, slots, origins = decode(nodes[root.child.id])
     damaged = encode([kind, keys, ranks, [[7, *slots[0][1:]]], origins])
     with pytest.raises(Corrupt, match="not the stored form of a node"):
-        driven(lookups.find(root, pack_name("a"), {}), {root.child.id: damaged})
+        driven(node_lookup.find(root, pack_name("a"), {}), {root.child.id: damaged})

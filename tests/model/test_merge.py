@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.diff import diff_maps
-from holdfast.model.merge import Clash, Merged, Resolution, merge, ours, theirs, union
-from holdfast.model.operations import apply_map
-from holdfast.model.packed import PackedMap, flatten, pack_state, unpack_state
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.merge import Clash, Merged, Resolution, merge, ours, theirs, union
+from holdfast.engine.model.operations import apply_map
+from holdfast.engine.model.packed_state import PackedMap, flatten, pack_state, unpack_state
 from tests.model.histories import codec, edited_state, states
 from tests.support.cases import case
 

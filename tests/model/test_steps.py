@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.operations import EditMap, Set, encode_operation
+from holdfast.engine.model.packed_state import pack_state
+from holdfast.engine.model.steps import Header, Parent, Step
 from holdfast.errors import Corrupt
-from holdfast.model.diff import diff_maps
-from holdfast.model.operations import EditMap, Set, encode_operation
-from holdfast.model.packed import pack_state
-from holdfast.model.steps import Header, Parent, Step
 from tests.model.histories import codec, states
 from tests.support.cases import case
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.ops.jobs import Book, Job
 from holdfast.ops.kinds import Context, Kind, Kinds
 from holdfast.ops.running import Ended, NotDue, run_job

@@ -19,8 +19,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, JOBS, QUARANTINE, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import index_key
 from holdfast.errors import Corrupt
 from holdfast.ops import checks_here, checks_place, checks_store

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict
 from holdfast.ops.doctor import Level, doctor
 from holdfast.ops.jobs import Book, Jobs

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.records import Line
+from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
-from holdfast.model.scopes import MARK, Scope
 from holdfast.ops.jobs import Jobs
 from holdfast.state.reading import View, viewed
 from holdfast.store import Store

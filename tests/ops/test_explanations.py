@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.cli.failures import EXIT_CODES, exit_code
-from holdfast.engine.findings import Code
+from holdfast.engine.integrity.findings import Code
 from holdfast.errors import FINER, HoldfastError, NotFound
 from holdfast.ops.explained_checks import CHECKS
 from holdfast.ops.explained_errors import ERRORS

@@ -17,7 +17,7 @@ from holdfast.backends.runtime.drivers import Pause, run
 from holdfast.backends.tables import JOBS, REFS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Uncertain
 from holdfast.ops.jobs import AsyncJobs, Book, Jobs
 from holdfast.ops.kinds import Context, Kind, Kinds

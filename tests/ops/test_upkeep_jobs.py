@@ -12,7 +12,7 @@ from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid, Unsupported
 from holdfast.ops.jobs import Jobs
 from holdfast.ops.kinds import Kinds

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from holdfast.acting import Acting
 from holdfast.agents import persistent
-from holdfast.model.scopes import Scope
+from holdfast.engine.model.scopes import Scope
 from holdfast.state.artifacts import Source
 from tests.security.world import KEY, AsyncSpy, Spy, World
 

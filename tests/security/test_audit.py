@@ -21,7 +21,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.records import Line, Point
+from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Corrupt, Denied, Invalid, Unavailable
 from holdfast.security import noting, proof
 from holdfast.security.noting import AUDIT, Notes

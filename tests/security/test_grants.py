@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.acting import Acting
 from holdfast.backends.memory import Memory
+from holdfast.engine.model.scopes import Part, Scope
 from holdfast.errors import Denied, Invalid, NotFound
-from holdfast.model.scopes import Part, Scope
 from holdfast.security.access import KEPT
 from holdfast.security.identity import Identity
 from holdfast.store import Store

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends.memory import Memory
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Corrupt, Denied, Invalid, NotFound
-from holdfast.model.scopes import Scope
 from holdfast.security.access import Access
 from holdfast.security.policy import Policy, Rule, stored_policy
 from holdfast.store import Store
@@ -269,7 +269,7 @@ def test_rights_for_asyncio() -> None:
 
 def test_what_is_damaged_gives_nothing(store: Store) -> None:
     from holdfast.backends.runtime.drivers import run
-    from holdfast.security.ledger import Amendment
+    from holdfast.engine.system_line import Amendment
 
     access = Access(store.engine, "")
 

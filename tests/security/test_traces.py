@@ -17,8 +17,8 @@ from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, HoldfastError, Invalid
-from holdfast.model.scopes import Scope
 from holdfast.security.policy import Policy
 from holdfast.state.sharing import chains
 from holdfast.store import Store

@@ -12,7 +12,7 @@ from holdfast.acting import Acting, AsyncActing
 from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
-from holdfast.model.scopes import MARK
+from holdfast.engine.model.scopes import MARK
 from holdfast.security.noting import AUDIT
 from holdfast.state.auditing import Audited
 from tests.state.kit import Clock, awaited, store_on

@@ -13,8 +13,8 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.store import AsyncStore, Store
 from tests.agents.autosaved import until
 

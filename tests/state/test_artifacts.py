@@ -16,8 +16,8 @@ from holdfast.backends.interface import Batch, Delete, Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINKS, OBJECTS
+from holdfast.engine.model.scopes import MARK
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient, Unsupported
-from holdfast.model.scopes import MARK
 from holdfast.state import artifact_content
 from holdfast.state.artifact_records import Records
 from holdfast.state.artifacts import Source

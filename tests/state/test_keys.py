@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key
 from holdfast.engine.namespaces import is_thread, root_of
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
-from holdfast.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key
 from holdfast.state import keys as names
 from holdfast.store import Store
 

@@ -16,8 +16,8 @@ from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, LINKS, SPACES, STATE_VALUES, TRANSITIONS, WORDS
 from holdfast.checkpointer import Checkpointer
-from holdfast.engine.findings import Code
-from holdfast.engine.records import event_body
+from holdfast.engine.integrity.findings import Code
+from holdfast.engine.row_format import event_body
 from holdfast.errors import Invalid, NotFound
 from holdfast.langgraph import HoldfastSaver
 from tests.damaged import flipped

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Policy, Store
-from holdfast.checkpoints import to_datetime
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Denied, Invalid, NotFound
 from holdfast.state.listing import ScopeInfo
 from tests.state.kit import Clock, awaited, store_on

@@ -15,8 +15,8 @@ import holdfast
 from holdfast import MISSING, Store
 from holdfast.backends.interface import Create
 from holdfast.backends.tables import STEPS
+from holdfast.engine.patterns import matcher
 from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
-from holdfast.security.patterns import matcher
 from holdfast.store import Store as StoreClass
 from tests.codec.values import identical, values
 from tests.state.kit import Clock, awaited, store_on

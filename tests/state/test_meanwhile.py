@@ -11,8 +11,8 @@ from holdfast import Store
 from holdfast.backends.interface import Query, Row
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
-from holdfast.engine.records import Branch, Point
-from holdfast.engine.rewrite import Choice
+from holdfast.engine.rewrite.rewriter import Choice
+from holdfast.engine.row_format import Branch, Point
 from holdfast.errors import Conflict, Invalid
 from holdfast.state.scoped import State
 from tests.state.kit import Clock, store_on

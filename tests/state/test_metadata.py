@@ -10,8 +10,8 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.codec import default_codec
-from holdfast.engine.records import Line, open_step
-from holdfast.security import tracing
+from holdfast.engine import trace_context
+from holdfast.engine.row_format import Line, open_step
 from tests.state.kit import Clock, store_on
 
 NAMES = st.text("abcé/ü", min_size=1, max_size=40).filter(lambda text: "//" not in text and text.strip("/") == text)
@@ -21,7 +21,7 @@ NAMES = st.text("abcé/ü", min_size=1, max_size=40).filter(lambda text: "//" no
 def test_metadata_is_as_the_codec_packs_it(keys: set[str], correlation: str, cause: str) -> None:
     with store_on(Memory(), Clock()) as store:
         state = store.acting_as(agent="a").state(agent="a")
-        with tracing.correlation(correlation, cause=cause):
+        with trace_context.correlation(correlation, cause=cause):
             state.batch(dict.fromkeys(keys, 1))
         line = Line("", "␞agent:a")
         (rows,) = run(store.engine.ground.backend.read([Scan(STEPS, tuple(line))]))

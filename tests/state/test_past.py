@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import MISSING, Store
-from holdfast.checkpoints import to_datetime
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Invalid, NotFound
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend

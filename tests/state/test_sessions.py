@@ -14,9 +14,9 @@ import pytest
 from holdfast.backends.interface import Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, LINKS, SPACES, STEPS
-from holdfast.engine.records import Line, Point
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
-from holdfast.model.scopes import MARK
 from holdfast.state import session_ends
 from holdfast.state.lapsing import lapse
 from holdfast.state.session_records import LAPSE, Records

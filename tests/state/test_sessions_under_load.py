@@ -15,8 +15,8 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import STEPS
-from holdfast.engine.records import Point
-from holdfast.model.scopes import MARK
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Point
 from holdfast.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder

@@ -22,9 +22,9 @@ from holdfast.backends.interface import Delete, Get, Put, Query, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
+from holdfast.engine.guard import FREELY, Guard, Permit
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, Invalid
-from holdfast.model.scopes import Scope
-from holdfast.security.guard import FREELY, Guard, Permit
 from holdfast.state.handles import Handle
 from holdfast.state.scoped import State
 from holdfast.state.watching import Changed

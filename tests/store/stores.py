@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
 from holdfast.store import AsyncStore, Store
 
 

@@ -25,12 +25,12 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, SPACES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.checkpointer import Checkpointer
-from holdfast.engine.ground import Ground
+from holdfast.engine.context import Ground
+from holdfast.engine.copy.between_stores import Progress
+from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import Lease
-from holdfast.engine.moving import Progress
-from holdfast.engine.records import Line, node_row
-from holdfast.engine.verify import verify
-from holdfast.engine.writes import Write
+from holdfast.engine.pending_writes import Write
+from holdfast.engine.row_format import Line, node_row
 from holdfast.errors import Conflict, Corrupt, Invalid, Transient, Unavailable, Unsupported
 from holdfast.store import Store
 from tests.codec.values import identical
@@ -630,7 +630,7 @@ class Asking(Memory):
 
 
 def test_the_other_store_is_opened_for_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.moving.backend_for", lambda url: Asking)
+    monkeypatch.setattr("holdfast.engine.copy.between_stores.backend_for", lambda url: Asking)
     source = holdfast.open("memory://", tenant="ann")
     source.copy_to("asking://")
     source.copy_to("asking://", tenants="all")

@@ -10,10 +10,10 @@ from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import SPACES, STEPS, Key, Space
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Finding, Level, Weight
-from holdfast.engine.records import Line, Point
-from holdfast.engine.verify import verify
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.findings import Finding, Level, Weight
+from holdfast.engine.integrity.verify import verify
+from holdfast.engine.row_format import Line, Point
 from tests.engine.lines import store_on
 from tests.engine.pruned import Picture, decorate, dropping_ids, filled, prune
 

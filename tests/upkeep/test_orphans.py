@@ -12,8 +12,8 @@ from holdfast.backends.interface import Backend, Delete, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS, QUARANTINE, REFS, STEPS, WORDS
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
-from holdfast.engine.writes import Write
+from holdfast.engine.pending_writes import Write
+from holdfast.engine.row_format import Line
 from holdfast.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, filled, rows_of

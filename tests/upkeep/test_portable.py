@@ -25,9 +25,9 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, SPACES
 from holdfast.checkpointer import Checkpointer
+from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
-from holdfast.engine.records import Line
-from holdfast.engine.verify import verify
+from holdfast.engine.row_format import Line
 from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound
 from holdfast.store import Store
 from tests.codec.values import identical

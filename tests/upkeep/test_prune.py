@@ -18,10 +18,10 @@ from holdfast.backends.interface import Backend, Delete, Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, REFS, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.findings import Code
+from holdfast.engine.integrity.findings import Code
 from holdfast.engine.leases import Lease
-from holdfast.engine.records import Line
-from holdfast.engine.weights import row_bytes
+from holdfast.engine.rewrite.row_sizes import row_bytes
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.store import Store
 from holdfast.upkeep.pruning import Pruned, PrunedThread

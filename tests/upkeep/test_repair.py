@@ -10,7 +10,7 @@ import pytest
 from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
-from holdfast.engine.findings import Code, Level, Weight
+from holdfast.engine.integrity.findings import Code, Level, Weight
 from holdfast.engine.leases import Lease
 from holdfast.errors import Invalid, Unavailable
 from holdfast.upkeep.heads import export_heads

@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.engine.records import is_sound
+from holdfast.engine.row_format import is_sound
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Transient, Unavailable
 from holdfast.store import Store
 from holdfast.upkeep.heads import Heads

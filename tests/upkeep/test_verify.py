@@ -15,7 +15,7 @@ from holdfast.backends.interface import Delete, Put, Query, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, SPACES, STEPS, WORDS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.engine.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store import Store
 from holdfast.upkeep.findings import FINDINGS

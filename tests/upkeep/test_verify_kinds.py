@@ -12,8 +12,8 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import FOLDS, NODES, OBJECTS, REFS, STEPS, Space
 from holdfast.codec.envelope import Content, Context, wrap
-from holdfast.engine.findings import Code, Finding, Weight
-from holdfast.engine.records import Line, fold_row, open_fold
+from holdfast.engine.integrity.findings import Code, Finding, Weight
+from holdfast.engine.row_format import Line, fold_row, open_fold
 from holdfast.store import Store
 from holdfast.upkeep import verifying
 from tests.engine.lines import store_on

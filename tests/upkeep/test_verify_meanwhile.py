@@ -13,8 +13,8 @@ import pytest
 from holdfast.backends.interface import Delete, Get, Put, Query, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, REFS
-from holdfast.engine.findings import Code, Weight
-from holdfast.engine.protected import LEASE
+from holdfast.engine.integrity.findings import Code, Weight
+from holdfast.engine.protection import LEASE
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient
 from holdfast.store import Store
 from tests.engine.lines import Clock, backend, store_on

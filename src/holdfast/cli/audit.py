@@ -158,7 +158,7 @@ def check(session: Session, file: str, heads_file: str | None) -> None:
 
 
 def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
-    from holdfast.model.scopes import MARK
+    from holdfast.engine.model.scopes import MARK
     from holdfast.upkeep.heads import Heads
 
     if file is None:
@@ -181,7 +181,7 @@ def _plain(report: Any) -> dict[str, Any]:
 
 
 def _tell(session: Session, findings: Sequence[Finding], looked: str) -> None:
-    from holdfast.model.scopes import MARK
+    from holdfast.engine.model.scopes import MARK
 
     out = session.out
     for finding in findings:

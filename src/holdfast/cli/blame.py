@@ -106,7 +106,7 @@ def _when(writer: Writer) -> str:
 def _short(store: Store, thread: str, writers: Sequence[Writer]) -> list[str]:
     """The starts of ids that name them in their thread; of pruned ones, that they were."""
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.records import Line
+    from holdfast.engine.row_format import Line
     from holdfast.history.walking import abbreviations
 
     ids = list({writer.id: None for writer in writers if writer.id})

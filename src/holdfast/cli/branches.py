@@ -13,7 +13,7 @@ from holdfast.cli.text import plural, safe
 from holdfast.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints import BranchInfo
+    from holdfast.engine.types import BranchInfo
 
 _HEADS = ("", "BRANCH", "HEAD", "OWN", "STARTS FROM")
 

@@ -52,7 +52,7 @@ def branch_names(store: Store, thread: str) -> dict[int, str]:
     """The names of a thread's branches by their numbers. Reads nothing else of them."""
     from holdfast.backends.runtime.drivers import run
     from holdfast.engine.lines import MAIN
-    from holdfast.engine.records import Line
+    from holdfast.engine.row_format import Line
 
     line = Line(store.tenant, thread)
     run(store.engine.lines.info(line))  # says so if there is no such thread

@@ -13,7 +13,7 @@ from holdfast.cli.frame import Session, command, dry_run_option, yes_option
 from holdfast.cli.text import plural, safe, size
 
 if TYPE_CHECKING:
-    from holdfast.engine.moving import Progress
+    from holdfast.engine.copy.between_stores import Progress
     from holdfast.store import Store
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
@@ -134,8 +134,8 @@ def delete(session: Session, threads: tuple[str, ...], yes: bool, dry_run: bool)
     holdfast delete chat --dry-run
     """
     from holdfast.backends.runtime.drivers import run
-    from holdfast.engine.protected import unheld
-    from holdfast.upkeep.families import lines_of
+    from holdfast.engine.families import lines_of
+    from holdfast.engine.protection import unheld
 
     store = session.open(write=not dry_run)
     lines = run(lines_of(store.engine, store.tenant, threads))

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.checkpoints import to_datetime
 from holdfast.cli.completing import BRANCH, REVISION, THREAD
 from holdfast.cli.failures import INTEGRITY
 from holdfast.cli.frame import Command, Session, all_channels_option, command
 from holdfast.cli.summaries import changed, said, summary
 from holdfast.cli.text import ago, cut, first_line, local, safe
-from holdfast.engine.layout import Place
-from holdfast.engine.records import Line
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.revisions import resolve
 from holdfast.history.walking import Labels, Visit, Walk, abbreviations
 
 if TYPE_CHECKING:
     from holdfast.cli.graph import Graph
+    from holdfast.engine.model.steps import Step
     from holdfast.history.changes import Diff
     from holdfast.history.search import Search
-    from holdfast.model.steps import Step
     from holdfast.store import Store
 
 _FIRST, _MORE = 32, 256

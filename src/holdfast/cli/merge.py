@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is(clash: Clash, side: str) -> bool:
-    from holdfast.model.missing import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     return getattr(clash, side) is not MISSING
 
@@ -206,7 +206,7 @@ def edited(clash: Clash) -> Any:
     from msgspec.json import decode
 
     from holdfast.codec import default_codec
-    from holdfast.model.missing import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     lines = [f"// {clash.where}: what is to be there, as JSON. Lines that start with // are left out.", ""]
     lines += _json_lines(clash.ours)
@@ -230,7 +230,7 @@ def _json_lines(value: Any) -> list[str]:
     from msgspec import json
 
     from holdfast.codec import default_codec
-    from holdfast.model.missing import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     if value is MISSING:
         return []

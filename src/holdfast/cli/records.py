@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from holdfast.checkpoints import Checkpoint
+from holdfast.engine.types import Checkpoint
 
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 """What JSON leaves as it is, and a terminal may obey."""

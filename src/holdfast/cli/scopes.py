@@ -40,7 +40,7 @@ def acting(session: Session, identity: str | None, *, write: bool = False, creat
 
 def state_of(session: Session, scope: str, identity: str | None, *, write: bool = False, create: bool = False) -> State:
     """The state of a scope."""
-    from holdfast.model.scopes import Scope
+    from holdfast.engine.model.scopes import Scope
 
     Scope.parse(scope)  # before a store is opened for it
     return acting(session, identity, write=write, create=create).state(scope)
@@ -58,7 +58,7 @@ class Span(click.ParamType[timedelta]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """How long that is."""
-        from holdfast.history.times import parse_age
+        from holdfast.engine.time_parsing import parse_age
 
         if isinstance(value, timedelta):
             return value
@@ -116,7 +116,7 @@ def until(text: str | None) -> datetime | timedelta | None:
     """When something ends: so long from now (`2h`), or at a time (`2026-12-01`)."""
     if text is None:
         return None
-    from holdfast.history.times import parse_age, parse_moment
+    from holdfast.engine.time_parsing import parse_age, parse_moment
 
     try:
         return parse_age(text)

@@ -12,12 +12,12 @@ from holdfast.cli.frame import Session, all_channels_option, command
 from holdfast.cli.records import checkpoint_record, encode, plain
 from holdfast.cli.text import ago, local, plural, safe
 from holdfast.cli.values import ALL, ROOM, Room, Values
-from holdfast.engine.projected import is_hidden
+from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.paths import parse_path, path_text
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints import Checkpoint
+    from holdfast.engine.types import Checkpoint
     from holdfast.lazy import LazyState
     from holdfast.store import Store
 
@@ -166,6 +166,6 @@ def _channel(values: Values, state: LazyState, name: str, room: Room) -> Iterato
 def is_conversation(name: str, items: Sequence[Any]) -> bool:
     """Whether a list is shown as one, and so from its end."""
     from holdfast.codec import default_codec
-    from holdfast.engine.readable import messages
+    from holdfast.engine.projection.rendering import messages
 
     return messages(name, default_codec.pack_items(items)) is not None

@@ -57,7 +57,7 @@ def get(session: Session, scope: str, key: str, when: str | None, identity: str 
     holdfast state get agent:researcher plan --at yesterday
     holdfast state get agent:a report > report.md
     """
-    from holdfast.model.missing import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     found = state_of(session, scope, identity)
     if when is None:

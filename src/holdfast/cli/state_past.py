@@ -145,7 +145,7 @@ def rollback(
 def _plan(found: State, when: int | str, key: str | None) -> dict[str, str]:
     """What a rollback does: the keys that are set back, and those that go."""
     from holdfast.codec import default_codec
-    from holdfast.model.missing import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     if key is None:
         then, now = found.at(when), {item.key: item.value for item in _all(found)}
@@ -207,7 +207,7 @@ def watch(
 
 
 def _tell(session: Session, change: Changed) -> None:
-    from holdfast.model.missing import MISSING
+    from holdfast.engine.model.missing import MISSING
 
     if session.json:
         record = {

@@ -6,13 +6,13 @@ from holdfast.cli.records import encode
 from holdfast.cli.text import cut, first_line
 from holdfast.cli.values import tool_calls
 from holdfast.codec import default_codec
-from holdfast.engine.projected import is_hidden
-from holdfast.engine.readable import messages
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.packed_state import as_items, as_map
+from holdfast.engine.model.steps import Step
+from holdfast.engine.projection.rendering import messages
+from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import HoldfastError
-from holdfast.model.objects import is_pointer
-from holdfast.model.operations import Change, EditList, EditMap, Keep, Operation, Set
-from holdfast.model.packed import as_items, as_map
-from holdfast.model.steps import Step
 
 _SHORT = 24
 """Up to so many bytes, a value is shown."""

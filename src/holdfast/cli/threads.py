@@ -15,7 +15,7 @@ from holdfast.cli.frame import Session, command
 from holdfast.cli.text import ago, size
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints import Thread
+    from holdfast.engine.types import Thread
     from holdfast.store import Store
 
 _PAGE = 500

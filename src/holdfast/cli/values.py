@@ -9,7 +9,7 @@ from holdfast.cli.output import Output
 from holdfast.cli.records import encode, plain
 from holdfast.cli.text import plural, safe
 from holdfast.codec import default_codec
-from holdfast.engine.readable import Message, messages
+from holdfast.engine.projection.rendering import Message, messages
 
 
 class Room(NamedTuple):

@@ -17,7 +17,7 @@ from holdfast.errors import Corrupt
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.salvage import Salvaged
-    from holdfast.engine.findings import Finding
+    from holdfast.engine.integrity.findings import Finding
     from holdfast.upkeep.heads import Heads
     from holdfast.upkeep.repair import Repaired
     from holdfast.upkeep.verifying import Report
@@ -186,7 +186,7 @@ def _salvaged(error: Corrupt, dry_run: bool) -> Salvaged | None:
     """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
     store is no SQLite file."""
     from holdfast.backends.sqlite.salvage import salvage
-    from holdfast.engine.records import is_sound
+    from holdfast.engine.row_format import is_sound
 
     if not error.where.startswith("sqlite:///"):
         return None

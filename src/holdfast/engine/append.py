@@ -15,40 +15,30 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.backends.interface import Change, Create, Ensure, Expect, Get, Put
 from holdfast.backends.runtime.drivers import Pause
 from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, STEPS
-from holdfast.engine.chance import chance
-from holdfast.engine.ground import Ground
-from holdfast.engine.heads import Head, Heads
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.context import Ground
 from holdfast.engine.ids import new_id
-from holdfast.engine.layout import Place
 from holdfast.engine.lines import MAIN, At, Lines, Memo, OnBranch, Root
-from holdfast.engine.projected import Made, Rows
-from holdfast.engine.records import (
-    Branch,
-    Info,
-    Line,
-    Point,
-    fold_row,
-    info_row,
-    node_row,
-    object_rows,
-    step_body,
-)
-from holdfast.engine.states import Held, States, weigh
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.fold_diff import diff_folded
+from holdfast.engine.model.large_pointers import LARGE
+from holdfast.engine.model.large_values import set_aside
+from holdfast.engine.model.nodes import MapRoot, Origin
+from holdfast.engine.model.operations import EditMap, Operation
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.steps import Header, Parent, Step
+from holdfast.engine.model.workspace import MissingNode, Workspace
+from holdfast.engine.projection.rows import Made, Rows
+from holdfast.engine.rng import chance
+from holdfast.engine.row_format import Branch, Info, Line, Point, fold_row, info_row, node_row, object_rows, step_body
+from holdfast.engine.state_loader import Held, States, weigh
+from holdfast.engine.step_info import Head, Heads
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.model.diff import diff_maps
-from holdfast.model.drafts import EMPTY
-from holdfast.model.folded import diff_folded
-from holdfast.model.large import set_aside
-from holdfast.model.nodes import MapRoot, Origin
-from holdfast.model.objects import LARGE
-from holdfast.model.operations import EditMap, Operation
-from holdfast.model.packed import PackedMap
-from holdfast.model.steps import Header, Parent, Step
-from holdfast.model.trees import MissingNode, Workspace
 
 if TYPE_CHECKING:
-    from holdfast.engine.projection import Projector
-    from holdfast.engine.words import Indexer
+    from holdfast.engine.projection.projector import Projector
+    from holdfast.engine.text_index.indexer import Indexer
 
 _ATTEMPTS = 1000
 """How often an append gives way to others before it gives up. Each time, somebody else got through."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from holdfast.engine.chance import chance
-from holdfast.engine.records import check_name
+from holdfast.engine.rng import chance
+from holdfast.engine.row_format import check_name
 
 _GREGORIAN = 0x01B21DD213814000
 """From the start of the Gregorian calendar to 1970, in units of 100 nanoseconds."""

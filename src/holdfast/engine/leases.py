@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.tables import REFS
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line
+from holdfast.engine.context import Ground
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict
 
 _LIFE_NS = 60 * 10**9

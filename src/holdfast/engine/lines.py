@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.interface import Change, Create, Delete, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, LINES, REFS, SPACES, STEPS, Key, Scalar
-from holdfast.engine.ground import Ground
-from holdfast.engine.layout import Layout, Place
-from holdfast.engine.protected import unheld
-from holdfast.engine.records import Branch, Info, Line, Point, info_of, info_row
+from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.context import Ground
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.protection import unheld
+from holdfast.engine.row_format import Branch, Info, Line, Point, info_of, info_row
 from holdfast.errors import Conflict, Corrupt, NotFound
-from holdfast.model.scopes import MARK
 
 T = TypeVar("T")
 

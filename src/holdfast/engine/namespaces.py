@@ -7,9 +7,9 @@ namespace share a name.
 
 from __future__ import annotations
 
-from holdfast.engine.records import Line
+from holdfast.engine.model.scopes import MARK as STATE
+from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
-from holdfast.model.scopes import MARK as STATE
 
 MARK = "␟"
 """Between a thread's name and a namespace; doubled where it is part of the thread's own."""

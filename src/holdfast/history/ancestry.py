@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import STEPS
-from holdfast.engine.core import Engine
-from holdfast.engine.layout import Layout, Place
-from holdfast.engine.records import MERGE, Line, Point
-from holdfast.model.steps import Parent
+from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.steps import Parent
+from holdfast.engine.row_format import MERGE, Line, Point
 
 _PAGE = 1000
 """How many steps are read at a time, without their bodies."""

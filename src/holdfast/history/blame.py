@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 
 from holdfast.backends.interface import Get
 from holdfast.backends.tables import STEPS
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.core import Engine
-from holdfast.engine.records import MERGE, PRUNED, Line, Point
+from holdfast.engine.engine import Engine
+from holdfast.engine.model import draft_reader, nodes
+from holdfast.engine.model.json_diff import Path, decoded, tree_of
+from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.row_format import MERGE, PRUNED, Line, Point
+from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFound
 from holdfast.history.changes import Change, as_changes
 from holdfast.history.crossing import Crossing
-from holdfast.history.edits import Path, decoded, tree_of
 from holdfast.history.looking import Found, Look
 from holdfast.history.paths import path_text
 from holdfast.history.revisions import resolve
 from holdfast.history.tracing import Touch, Tracer
-from holdfast.model import nodes, views
-from holdfast.model.trees import MissingNode
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, li
         raise _nothing(line, stem, point)
     look, found = there
     stem = found.path
-    length = None if found.value is None else views.length(found.value)
+    length = None if found.value is None else draft_reader.length(found.value)
     if part is not None and length is None:
         raise NotFound("what is there is no list", where=f"{path_text(stem)} of thread {line}")
     if found.items >= 0 and part is None:

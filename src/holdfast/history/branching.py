@@ -10,19 +10,19 @@ from holdfast.backends.interface import Delete, Expect, Get, Put, Scan
 from holdfast.backends.paging import rows
 from holdfast.backends.tables import BRANCHES, REFS, STEPS
 from holdfast.engine.append import Edit, Saving
-from holdfast.engine.core import Engine
-from holdfast.engine.heads import Head
-from holdfast.engine.layout import Place
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, OnBranch
-from holdfast.engine.projected import relabelled
-from holdfast.engine.protected import PIN, unheld
-from holdfast.engine.records import Branch, Line, Point, check_name
-from holdfast.engine.rewrite import Choice
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.projection.rows import relabelled
+from holdfast.engine.protection import PIN, unheld
+from holdfast.engine.rewrite.rewriter import Choice
+from holdfast.engine.row_format import Branch, Line, Point, check_name
+from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.history.ancestry import further_parents
 from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.revisions import MAIN_BRANCH
-from holdfast.model.diff import diff_maps
 
 SWITCH = "switch"
 """The kind of a step that changes nothing, and makes a branch the one that goes on."""

@@ -12,13 +12,13 @@ from typing import Any, TypedDict
 
 from holdfast.backends.interface import Change
 from holdfast.engine.append import Edit
-from holdfast.engine.core import Engine
-from holdfast.engine.deltas import FOLLOWS, KEPT, Unheld
+from holdfast.engine.delta_channels import FOLLOWS, KEPT, Unheld
+from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
-from holdfast.engine.records import Line, Point, readable
-from holdfast.engine.states import Held
-from holdfast.model.operations import EditMap
-from holdfast.model.packed import PackedMap, as_map, pack_name
+from holdfast.engine.model.operations import EditMap
+from holdfast.engine.model.packed_state import PackedMap, as_map, pack_name
+from holdfast.engine.row_format import Line, Point, readable
+from holdfast.engine.state_loader import Held
 
 
 class Moved(Exception):

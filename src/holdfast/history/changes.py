@@ -12,11 +12,11 @@ from msgspec.json import encode
 
 from holdfast.codec import Codec
 from holdfast.codec.json_codec import from_json
-from holdfast.engine.projected import is_hidden
-from holdfast.engine.readable import Message, messages
+from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, Path, decoded, has_large, plain_of
+from holdfast.engine.projection.rendering import Message, messages
+from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import Conflict, Invalid
 from holdfast.history import rendering
-from holdfast.history.edits import NOTHING, Edit, Kind, Path, decoded, has_large, plain_of
 from holdfast.history.patching import apply_patch
 from holdfast.history.paths import path_text
 from holdfast.history.words import Span, words

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.core import Engine
-from holdfast.engine.layout import Place
-from holdfast.engine.records import Line, Point
-from holdfast.engine.states import Held
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.engine import Engine
+from holdfast.engine.model import fold
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.json_diff import Edit, edits, pointers_in
+from holdfast.engine.model.nodes import NodeId, Origin
+from holdfast.engine.model.operations import EditMap, Set
+from holdfast.engine.model.packed_state import PackedMap, flatten, pack_state
+from holdfast.engine.model.tree_diff import Asked, Side, Walk, diff_trees
+from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.state_loader import Held
+from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFound
 from holdfast.history.changes import Compared, Diff
-from holdfast.history.edits import Edit, edits, pointers_in
 from holdfast.history.revisions import resolve
-from holdfast.model import fold
-from holdfast.model.drafts import EMPTY
-from holdfast.model.nodes import NodeId, Origin
-from holdfast.model.operations import EditMap, Set
-from holdfast.model.packed import PackedMap, flatten, pack_state
-from holdfast.model.treediff import Asked, Side, Walk, diff_trees
-from holdfast.model.trees import MissingNode, Rounds, Workspace
 
 T = TypeVar("T")
 

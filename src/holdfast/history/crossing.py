@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from msgspec.json import encode
 
-from holdfast.engine.core import Engine
-from holdfast.engine.records import MERGE, Line
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.json_diff import Path
+from holdfast.engine.model.nodes import Item, Origin
+from holdfast.engine.row_format import MERGE, Line
 from holdfast.history.ancestry import further_parents
-from holdfast.history.edits import Path
 from holdfast.history.looking import Found, Look
 from holdfast.history.tracing import Tracer
-from holdfast.model.nodes import Item, Origin
 
 
 class Crossing:

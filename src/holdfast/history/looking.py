@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.codec.json_codec import to_json
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, Point
-from holdfast.engine.states import Held
-from holdfast.history.edits import NOTHING, Path, tree_of
-from holdfast.history.touching import inside
-from holdfast.model import views
-from holdfast.model.drafts import Draft, MapDraft, as_dict, draft
-from holdfast.model.nodes import Item, Origin
-from holdfast.model.objects import is_pointer
-from holdfast.model.operations import LoadLarge
-from holdfast.model.trees import Rounds, Workspace
+from holdfast.engine.engine import Engine
+from holdfast.engine.model import draft_reader
+from holdfast.engine.model.drafts import Draft, MapDraft, as_dict, draft
+from holdfast.engine.model.edit_paths import inside
+from holdfast.engine.model.json_diff import NOTHING, Path, tree_of
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.nodes import Item, Origin
+from holdfast.engine.model.operations import LoadLarge
+from holdfast.engine.model.workspace import Rounds, Workspace
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.state_loader import Held
 
 T = TypeVar("T")
 
@@ -70,17 +70,19 @@ class Look:
         here: list[Any] = []
         for depth, part in enumerate(path):
             value = await self._fetched(value)
-            length = views.length(value)
+            length = draft_reader.length(value)
             entries = as_dict(value, origin)
             if length is not None:
                 if type(part) is not int or not -length <= part < length:
                     return None
                 start = part % length
                 here.append(start)
-                ((value, origin),) = await self.nodes(views.written_items(self._ws, value, origin, start, start + 1))
+                ((value, origin),) = await self.nodes(
+                    draft_reader.written_items(self._ws, value, origin, start, start + 1)
+                )
                 items = depth if items < 0 else items
             elif entries is not None:
-                entry = await self.nodes(views.one(self._ws, entries, self._engine.ground.codec.pack(part)))
+                entry = await self.nodes(draft_reader.one(self._ws, entries, self._engine.ground.codec.pack(part)))
                 if entry is None:
                     return None
                 value, origin = entry
@@ -101,21 +103,23 @@ class Look:
         """A value in JSON form; large ones that stand as pointers stay so."""
         if found.value is None:
             return found.tree
-        return tree_of(await self.nodes(views.whole(self._ws, found.value)), {})
+        return tree_of(await self.nodes(draft_reader.whole(self._ws, found.value)), {})
 
     async def items(self, found: Found, start: int, stop: int) -> list[Item]:
         """Items of a list, each with the step that wrote it."""
         value = found.value
         return (
-            [] if value is None else await self.nodes(views.written_items(self._ws, value, found.origin, start, stop))
+            []
+            if value is None
+            else await self.nodes(draft_reader.written_items(self._ws, value, found.origin, start, stop))
         )
 
     async def all_items(self, found: Found) -> list[Item]:
         """All items of a list."""
-        return await self.items(found, 0, 0 if found.value is None else views.length(found.value) or 0)
+        return await self.items(found, 0, 0 if found.value is None else draft_reader.length(found.value) or 0)
 
     async def keys(self, found: Found) -> list[Any] | None:
         """The keys of a dict; None if it is none."""
         value = found.value
-        packed = None if value is None else await self.nodes(views.keys(self._ws, value))
+        packed = None if value is None else await self.nodes(draft_reader.keys(self._ws, value))
         return None if packed is None else self._engine.ground.codec.unpack_items(packed)

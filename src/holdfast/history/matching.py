@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.lines import Summary
-from holdfast.engine.records import HINT, Point
-from holdfast.engine.texts import Text, role_of
-from holdfast.engine.tokens import Folded, fold
+from holdfast.engine.row_format import HINT, Point
+from holdfast.engine.text_index.extract import Text, role_of
+from holdfast.engine.text_index.tokenize import Folded, fold
 from holdfast.errors import Corrupt
 from holdfast.history.query import And, Everything, Field, Not, Or, Query, Said, every, walk
 

@@ -14,24 +14,24 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.codec import Codec
 from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.core import Engine
-from holdfast.engine.deltas import KEPT, Unheld
-from holdfast.engine.heads import Head
+from holdfast.engine.delta_channels import KEPT, Unheld
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import At, OnBranch
-from holdfast.engine.records import MERGE, Line, Point
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.merge import Clash as PackedClash
+from holdfast.engine.model.merge import Path as PackedPath
+from holdfast.engine.model.merge import Resolution, Resolver, ours, theirs, union
+from holdfast.engine.model.merge import merge as merge_states
+from holdfast.engine.model.missing import MISSING, Nothing
+from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack
+from holdfast.engine.model.steps import Parent
+from holdfast.engine.row_format import MERGE, Line, Point
+from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, Invalid, Unsupported
 from holdfast.history.ancestry import Ancestry, Common
 from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.paths import parse_path, path_text
 from holdfast.history.revisions import Revisions
-from holdfast.model.diff import diff_maps
-from holdfast.model.merge import Clash as PackedClash
-from holdfast.model.merge import Path as PackedPath
-from holdfast.model.merge import Resolution, Resolver, ours, theirs, union
-from holdfast.model.merge import merge as merge_states
-from holdfast.model.missing import MISSING, Nothing
-from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack
-from holdfast.model.steps import Parent
 
 _ATTEMPTS = 100
 """How often a merge is made anew because others added to the target meanwhile."""

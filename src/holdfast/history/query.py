@@ -30,10 +30,10 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TypeAlias
 
-from holdfast.checkpoints import to_time
-from holdfast.engine.tokens import Finder, needed
+from holdfast.engine.text_index.tokenize import Finder, needed
+from holdfast.engine.time_parsing import parse_moment
+from holdfast.engine.types import to_time
 from holdfast.errors import Invalid
-from holdfast.history.times import parse_moment
 
 TEXT, NUMBER, SIZE, TIME, META = "text", "number", "size", "time", "meta"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.history.edits import NOTHING, plain_of
+from holdfast.engine.model.json_diff import NOTHING, plain_of
 from holdfast.history.paths import path_text
 from holdfast.history.words import NEW, OLD, SAME, Span
 from holdfast.history.words import lines as line_spans

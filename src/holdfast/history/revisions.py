@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Get, Query, Scan
 from holdfast.backends.tables import REFS, STEPS
-from holdfast.checkpoints import to_datetime, to_time
-from holdfast.engine.core import Engine
-from holdfast.engine.layout import Layout, Place
+from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, no_line
-from holdfast.engine.records import Branch, Line, Point, check_name
+from holdfast.engine.row_format import Branch, Line, Point, check_name
+from holdfast.engine.time_parsing import parse_moment
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid, NotFound
-from holdfast.history.times import parse_moment
 
 _SHORTEST = 4
 """How many characters the start of an id has at least."""

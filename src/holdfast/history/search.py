@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import LINES, STEPS, Key
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG, Summary
+from holdfast.engine.model.packed_state import unpack_name
 from holdfast.engine.namespaces import is_thread
-from holdfast.engine.projected import is_hidden
-from holdfast.engine.records import Line, Point, check_name, info_of, open_step
-from holdfast.engine.texts import Text
-from holdfast.engine.words import MANY, ON, Progress, step_words
+from holdfast.engine.projection.rows import is_hidden
+from holdfast.engine.row_format import Line, Point, check_name, info_of, open_step
+from holdfast.engine.text_index.extract import Text
+from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.history.matching import Brought, Context, Spans, Subject, hits, matches, reduced
 from holdfast.history.paths import path_text
 from holdfast.history.planning import Need, needs, one_thread, thread_prefix
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
-from holdfast.model.packed import unpack_name
 
 INDEX, SCAN = "index", "scan"
 """How a page was found."""

@@ -14,18 +14,18 @@ from msgspec.json import encode
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import STEPS
-from holdfast.engine.core import Engine
-from holdfast.engine.layout import Layout, Place
-from holdfast.engine.records import MERGE, Line, Point, open_step
-from holdfast.engine.states import Held
-from holdfast.history.aligning import gaps
+from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.engine import Engine
+from holdfast.engine.model import draft_reader
+from holdfast.engine.model.alignment import gaps
+from holdfast.engine.model.edit_paths import Said, below, may_touch, opened_map, operation_at, place_before, within
+from holdfast.engine.model.json_diff import NOTHING, Edit, Path
+from holdfast.engine.model.nodes import Item, Origin
+from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Set
+from holdfast.engine.row_format import MERGE, Line, Point, open_step
+from holdfast.engine.state_loader import Held
 from holdfast.history.comparing import Spot, differences
-from holdfast.history.edits import NOTHING, Edit, Path
 from holdfast.history.looking import NOWHERE, Found, Look
-from holdfast.history.touching import Said, below, may_touch, opened_map, operation_at, place_before, within
-from holdfast.model import views
-from holdfast.model.nodes import Item, Origin
-from holdfast.model.operations import Change, EditList, EditMap, Keep, Set
 
 _FEW, _PAGE = 2, 256
 """How many steps are read at a time where each has to be looked at: at first, and after a while."""
@@ -247,7 +247,7 @@ class Tracer:
         (rows,) = await self._engine.ground.backend.read([Get(STEPS, [(*self._line, *step[:2])])])
         operation = operation_at(self._opened(rows[0]), self._engine.ground.codec.pack_items(stem))
         if not isinstance(operation, EditList):
-            return list(range(views.length(found.value) or 0))
+            return list(range(draft_reader.length(found.value) or 0))
         places: list[int] = []
         at = 0
         for part in operation.parts:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Query, Row, Scan
 from holdfast.backends.tables import STEPS
-from holdfast.engine.core import Engine
-from holdfast.engine.layout import Layout, Place
+from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
-from holdfast.engine.records import Branch, Line, Point, open_step
+from holdfast.engine.model.steps import Step
+from holdfast.engine.row_format import Branch, Line, Point, open_step
 from holdfast.errors import Corrupt
-from holdfast.model.steps import Step
 
 _AHEAD, _FAR_AHEAD = 16, 256
 """How many steps of a branch are read at a time: at first, and after a while."""

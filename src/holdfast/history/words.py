@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.history.aligning import gaps
+from holdfast.engine.model.alignment import gaps
 
 _WORD = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engine.model.missing import MISSING
 from holdfast.errors import Config, Invalid, Veto
 from holdfast.hooks.calls import AFTER, BEFORE, Call, Fields
-from holdfast.model.missing import MISSING
 
 Check = Callable[[Any], str | None]
 """Says what is wrong with a value, without quoting it; None if nothing is."""

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from holdfast.codec import Codec
-from holdfast.model.missing import MISSING
-from holdfast.security.events import Event
-from holdfast.security.tracing import Trace
+from holdfast.engine.events import Event
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.trace_context import Trace
 
 BEFORE, AFTER = "before", "after"
 """When a hook is called."""

@@ -9,21 +9,21 @@ from functools import partial
 from typing import Any
 
 from holdfast.backends.interface import Change
+from holdfast.engine import trace_context
 from holdfast.engine.append import Edit, Saving
-from holdfast.engine.heads import Head
-from holdfast.engine.records import Line, Point
-from holdfast.engine.states import Held
+from holdfast.engine.events import rows, told
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operations import EditMap, apply_map
+from holdfast.engine.model.packed_state import PackedMap, pack_state, unpack_state
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.state_loader import Held
+from holdfast.engine.step_info import Head
 from holdfast.errors import Invalid
 from holdfast.hooks.calls import Subject
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Registry
-from holdfast.model.diff import diff_maps
-from holdfast.model.missing import MISSING
-from holdfast.model.operations import EditMap, apply_map
-from holdfast.model.packed import PackedMap, pack_state, unpack_state
-from holdfast.model.scopes import MARK
-from holdfast.security import tracing
-from holdfast.security.events import rows, told
 
 SAVE = "checkpoint.save"
 
@@ -69,7 +69,7 @@ class _Hooked:
             SAVE,
             saving.line.name,
             "",
-            tracing.traced(),
+            trace_context.traced(),
             time.perf_counter_ns(),
             load=partial(unpack_state, codec),
             dump=self._dump,
@@ -139,7 +139,7 @@ class _Hooked:
 
 async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
     """Delete a thread, and call the hooks of that. Raises `Veto`."""
-    point, trace = "checkpoint.delete", tracing.traced()
+    point, trace = "checkpoint.delete", trace_context.traced()
     subject = Subject(point, line.name, "", trace, time.perf_counter_ns())
     before, after = registry.matching(point, line.name)
     if before:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from holdfast.backends.interface import Call as Blocking
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.patterns import matcher
 from holdfast.errors import Invalid
 from holdfast.hooks import reading
 from holdfast.hooks.breaker import FAILURES, REST, Breaker
@@ -19,8 +21,6 @@ from holdfast.hooks.hook import Hook
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import Registry
 from holdfast.hooks.running import is_async
-from holdfast.model.scopes import Scope, check_key
-from holdfast.security.patterns import matcher
 
 F = TypeVar("F", bound=Callable[[Call], Any])
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import Event
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.trace_context import Trace
 from holdfast.hooks.calls import Subject
-from holdfast.model.missing import MISSING
-from holdfast.security.events import Event
-from holdfast.security.tracing import Trace
 
 if TYPE_CHECKING:
     from holdfast.hooks.registry import Registry

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 
+from holdfast.engine.events import Event
 from holdfast.hooks.calls import Subject
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.workers import Workers
-from holdfast.security.events import Event
 
 MOST = 10_000
 """How many executions wait at most."""

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, open_event
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, lines_of, place_of
+from holdfast.engine.model.scopes import check_key
+from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import Invalid
 from holdfast.hooks.calls import Execution, to_datetime, to_time
 from holdfast.hooks.recorded import LINE
-from holdfast.model.scopes import check_key
-from holdfast.security.events import BETWEEN, lines_of, place_of
 
 Executions: TypeAlias = list[Execution]
 

@@ -10,17 +10,17 @@ from typing import Any
 from holdfast.backends.interface import Change
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, Point, readable
-from holdfast.engine.states import Held
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, DIGEST, Event, digest, rows, told
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operations import EditMap
+from holdfast.engine.model.packed_state import flatten
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line, Point, readable
+from holdfast.engine.state_loader import Held
+from holdfast.engine.trace_context import Trace
 from holdfast.errors import Veto
 from holdfast.hooks.calls import Subject
-from holdfast.model.missing import MISSING
-from holdfast.model.operations import EditMap
-from holdfast.model.packed import flatten
-from holdfast.model.scopes import MARK
-from holdfast.security.events import BETWEEN, DIGEST, Event, digest, rows, told
-from holdfast.security.tracing import Trace
 
 LINE = f"{MARK}hooks"
 """The line whose steps tell of hooks that ran after a change, or refused one."""

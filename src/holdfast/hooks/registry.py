@@ -8,17 +8,17 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.patterns import matcher
+from holdfast.engine.trace_context import Trace
 from holdfast.errors import Invalid, NotFound, Veto
 from holdfast.hooks import recorded
 from holdfast.hooks.calls import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.later import Job, Later
 from holdfast.hooks.running import Runner, answered, call_inline, context_of, finished, is_at_work, overrun
-from holdfast.model.missing import MISSING
-from holdfast.security.events import BETWEEN, Event
-from holdfast.security.patterns import matcher
-from holdfast.security.tracing import Trace
 
 _REMEMBERED = 4096
 """For so many scopes it is remembered which hooks are meant."""

@@ -17,10 +17,10 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 from holdfast.backends.interface import Suspension
+from holdfast.engine import trace_context
 from holdfast.errors import Invalid, Veto
 from holdfast.hooks.calls import Call, Result
 from holdfast.hooks.workers import LoopThread, Workers
-from holdfast.security import tracing
 
 _THREADS = 32
 """How many hooks of a store run at a time in threads. Those that never end are among them."""
@@ -39,16 +39,16 @@ def is_at_work(name: str) -> bool:
     return name in _at_work.get()
 
 
-def context_of(name: str, trace: tracing.Trace) -> Context:
+def context_of(name: str, trace: trace_context.Trace) -> Context:
     """The context that a hook runs in: that of the change, and that it is this hook that runs."""
     context = copy_context()
     context.run(_enter, name, trace)
     return context
 
 
-def _enter(name: str, trace: tracing.Trace) -> None:
+def _enter(name: str, trace: trace_context.Trace) -> None:
     _at_work.set((*_at_work.get(), name))
-    tracing.enter(trace)
+    trace_context.enter(trace)
 
 
 def finished(start: int, value: Any = None, error: BaseException | None = None) -> Result:
@@ -69,16 +69,16 @@ def late(budget: float, start: int) -> Result:
     return Result("late", None, overrun(budget), time.perf_counter_ns() - start)
 
 
-def call_inline(name: str, trace: tracing.Trace, function: Callable[[Call], Any], told: Call) -> Result:
+def call_inline(name: str, trace: trace_context.Trace, function: Callable[[Call], Any], told: Call) -> Result:
     """Call a sync hook where the change is made."""
     start = time.perf_counter_ns()
     at_work = _at_work.set((*_at_work.get(), name))
-    before = tracing.current()
-    tracing.enter(trace)
+    before = trace_context.current()
+    trace_context.enter(trace)
     try:
         return call(function, told, start)
     finally:
-        tracing.enter(before)
+        trace_context.enter(before)
         _at_work.reset(at_work)
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from holdfast.engine.deltas import FOLLOWS, KEPT
+from holdfast.engine.delta_channels import FOLLOWS, KEPT
 from holdfast.errors import Invalid, Unsupported
 
 __all__ = ["KEPT", "Serialized", "checkpoint_of", "kept", "loaded", "serialized", "values_of", "versions_of"]

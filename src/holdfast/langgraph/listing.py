@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.engine.core import Engine
-from holdfast.engine.heads import Head
-from holdfast.engine.records import Line, Point
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.step_info import Head
 
 _FIRST, _MOST = 4, 32
 """How many checkpoints are read at a time: few at first, for whoever wants no more than those."""

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from holdfast.engine.namespaces import MARK, split_name, thread_name
-from holdfast.engine.records import Line, check_name
+from holdfast.engine.row_format import Line, check_name
 from holdfast.errors import Invalid
 
 __all__ = [

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TypeAlias
 
 from holdfast.codec import Codec
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
 from holdfast.engine.lines import NAME, TAG
-from holdfast.engine.records import Branch, Line, Point
-from holdfast.engine.rewrite import Choice, Choose
+from holdfast.engine.rewrite.rewriter import Choice, Choose
+from holdfast.engine.row_format import Branch, Line, Point
 
 _Places: TypeAlias = set[tuple[int, int]]
 

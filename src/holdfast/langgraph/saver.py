@@ -24,25 +24,25 @@ from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES, STRICT_MSGPA
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.backends.runtime.drivers import arun, both, run
-from holdfast.checkpoints import to_datetime
 from holdfast.codec import Codec
 from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.core import Engine
-from holdfast.engine.deltas import History
-from holdfast.engine.heads import Head
+from holdfast.engine.delta_channels import History
+from holdfast.engine.engine import Engine
+from holdfast.engine.families import family
 from holdfast.engine.lines import ROOT
+from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.engine.namespaces import is_thread
-from holdfast.engine.records import Line, Point, check_name, readable
-from holdfast.engine.writes import Write
+from holdfast.engine.pending_writes import Write
+from holdfast.engine.row_format import Line, Point, check_name, readable
+from holdfast.engine.step_info import Head
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.langgraph import contents, names
 from holdfast.langgraph.contents import KEPT
 from holdfast.langgraph.listing import Listing
 from holdfast.langgraph.pruning import Pruner
-from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpack_state
 from holdfast.opening import open as open_store
 from holdfast.store import Operations
-from holdfast.upkeep.families import family
 
 
 def _several(ids: Sequence[str], what: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from holdfast.backends.interface import Get, Row, Scan
 from holdfast.backends.tables import JOBS, QUARANTINE, REFS, STEPS, WORDS
-from holdfast.checkpoints import to_datetime
 from holdfast.engine.lines import Summary
-from holdfast.engine.records import Line
-from holdfast.engine.words import ON
+from holdfast.engine.row_format import Line
+from holdfast.engine.text_index.indexer import ON
+from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
 from holdfast.ops.checks import Check, note, ok, problem, warning
 from holdfast.ops.jobs import Job

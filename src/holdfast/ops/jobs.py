@@ -23,10 +23,10 @@ import msgspec
 from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.backends.tables import JOBS
-from holdfast.checkpoints import to_datetime
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line, check_name
+from holdfast.engine.context import Ground
+from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooLarge
 from holdfast.ops import schedules
 from holdfast.ops.kinds import Kinds

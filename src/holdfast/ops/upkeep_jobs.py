@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from holdfast.engine.findings import Level
+from holdfast.engine.integrity.findings import Level
+from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.history.times import parse_age
 from holdfast.ops.kinds import Context, Kind, Result, known_only
 from holdfast.state.artifact_records import Records as Artifacts
 from holdfast.state.lapsing import lapse

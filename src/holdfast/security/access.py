@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.guard import Action
 from holdfast.engine.lines import Memo
-from holdfast.engine.records import Line
+from holdfast.engine.model.scopes import MARK, Scope, check_key, quoted, unquoted
+from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import Amendment, Entries, Ledger
 from holdfast.errors import Invalid, NotFound
-from holdfast.model.scopes import MARK, Scope, check_key, quoted, unquoted
-from holdfast.security.events import BETWEEN, Event
 from holdfast.security.grants import Grant
-from holdfast.security.guard import Action
 from holdfast.security.identity import EVERYONE, GROUP, Identity
-from holdfast.security.ledger import Amendment, Entries, Ledger
 from holdfast.security.policy import Policy, Right, stored_policy
 
 ACCESS = MARK + "access"

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.codec import Codec
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, Point, open_event, open_step
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, DIGEST, digest
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.model.steps import Step
+from holdfast.engine.row_format import Line, Point, open_event, open_step
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.model.scopes import MARK
-from holdfast.model.steps import Step
-from holdfast.security.events import BETWEEN, DIGEST, digest
 
 _PAGE = 256
 

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Sequence
 from holdfast.backends.interface import Change, Delete, Expect, Row, Scan
 from holdfast.backends.tables import EVENTS, SPACES, STEPS
 from holdfast.engine.append import Saving
-from holdfast.engine.core import Engine
-from holdfast.engine.protected import unheld
-from holdfast.engine.records import Line, Point, open_event
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.guard import Guards
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.protection import unheld
+from holdfast.engine.row_format import Line, Point, open_event
+from holdfast.engine.system_line import Amendment, Entries, Ledger
+from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
-from holdfast.model.scopes import MARK
-from holdfast.security.events import BETWEEN, Event
-from holdfast.security.guard import Guards
-from holdfast.security.ledger import Amendment, Entries, Ledger
 from holdfast.security.noting import AUDIT, counted
-from holdfast.security.tracing import Trace
 
 REMOVE = "remove"
 """What is said to be done to a line that goes. The details are how many steps it had, and the hash of the last."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from holdfast.engine.guard import Action
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.patterns import matcher
 from holdfast.errors import Corrupt
-from holdfast.model.scopes import Scope
-from holdfast.security.guard import Action
 from holdfast.security.identity import owns
-from holdfast.security.patterns import matcher
 from holdfast.security.policy import Right
 
 BELOW_OWN, BELOW_ALL = "own", "all"

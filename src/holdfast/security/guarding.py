@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
+from holdfast.engine.guard import FREELY, Action, Guard, Permit
 from holdfast.engine.lines import Memo
+from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import Denied, Invalid
-from holdfast.model.scopes import Scope, check_key
 from holdfast.security.access import Access, Rights
-from holdfast.security.guard import FREELY, Action, Guard, Permit
 from holdfast.security.identity import OWN_KINDS, Identity, check_plain
 from holdfast.security.noting import WINDOW, Notes, escaped
 from holdfast.security.policy import Policy

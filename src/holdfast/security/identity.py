@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
+from holdfast.engine.model.scopes import Part, Scope, check_key
 from holdfast.errors import Invalid
-from holdfast.model.scopes import Part, Scope, check_key
 
 OWN_KINDS = frozenset({"step", "tool", "hook", "custom"})
 """Scopes below an identity's own are its own too, where their further parts are of these kinds. The others are those of

@@ -17,13 +17,13 @@ from weakref import WeakSet
 from holdfast.backends.interface import Call
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line
+from holdfast.engine import trace_context
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN, Event
+from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.row_format import Line
+from holdfast.engine.system_line import Amendment, Entries, Ledger
 from holdfast.errors import HoldfastError
-from holdfast.model.scopes import MARK, Scope
-from holdfast.security import tracing
-from holdfast.security.events import BETWEEN, Event
-from holdfast.security.ledger import Amendment, Entries, Ledger
 
 AUDIT = MARK + "audit"
 """The name of the line."""
@@ -42,7 +42,7 @@ class _Read(NamedTuple):
     actor: str
     scope: Scope
     key: str
-    trace: tracing.Trace
+    trace: trace_context.Trace
 
 
 class _Seen:
@@ -86,7 +86,7 @@ class Notes:
     async def read(self, actor: str, scope: Scope, keys: Sequence[str], window: float) -> None:
         """Note that keys were read, or, if there are several or none, the scope as a whole."""
         now = self._clock()
-        name = _Read(actor, scope, keys[0] if len(keys) == 1 else "", tracing.current())
+        name = _Read(actor, scope, keys[0] if len(keys) == 1 else "", trace_context.current())
         with self._lock:
             seen = self._reads.get(name)
             if seen is None:
@@ -192,7 +192,7 @@ class Notes:
     def _try(self, actor: str, action: str, scope: str, key: str, why: str) -> Event:
         detail = self._codec.pack({"why": why})
         target, now = f"{scope}{BETWEEN}{key}", self._clock()
-        return Event("denied", actor, action, target, "denied", 0, detail, now, tracing.current())
+        return Event("denied", actor, action, target, "denied", 0, detail, now, trace_context.current())
 
     async def _write(self, events: Sequence[Event]) -> None:
         await self._ledger.amend("audit", "", lambda entries: counted(entries, events))

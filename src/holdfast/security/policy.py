@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from holdfast.engine.guard import Action
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.patterns import matcher
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model.scopes import Scope
-from holdfast.security.guard import Action
-from holdfast.security.patterns import matcher
 
 Right: TypeAlias = Literal["read", "write", "both"]
 

@@ -18,14 +18,14 @@ from typing import Any
 from holdfast.backends.interface import Row
 from holdfast.backends.tables import EVENTS
 from holdfast.codec import Codec, default_codec
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, open_event
+from holdfast.engine.engine import Engine
+from holdfast.engine.events import BETWEEN
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.model.steps import Header, Parent, commit_hash
+from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.model.scopes import MARK
-from holdfast.model.steps import Header, Parent, commit_hash
 from holdfast.security.audit import Finding, Told, chain, lines_of, mismatches, steps_of
 from holdfast.security.carrying import REMOVE, STEP
-from holdfast.security.events import BETWEEN
 from holdfast.security.noting import AUDIT
 
 _MARK, _FORMAT = "holdfast audit", 1

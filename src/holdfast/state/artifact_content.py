@@ -21,11 +21,11 @@ from urllib.request import url2pathname
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Call
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.engine.records import Line
+from holdfast.engine.model.large_pointers import PIECE
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unsupported
-from holdfast.model.objects import PIECE
-from holdfast.model.packed import unpack
-from holdfast.model.scopes import MARK
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited
 from holdfast.state.handles import Handle

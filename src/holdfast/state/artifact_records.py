@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from holdfast.backends.interface import Change, Delete, Expect, Get, Scan
 from holdfast.backends.tables import LINES, LINKS, SPACES
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.records import Line
+from holdfast.engine.events import Event
+from holdfast.engine.guard import Guards
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, NotFound
 from holdfast.hooks.features import Calling
-from holdfast.model.scopes import Scope
-from holdfast.security.events import Event
-from holdfast.security.guard import Guards
 from holdfast.state import keys as names
 from holdfast.state.artifact_content import LINES_OF, Content, Pieces, content_line, inline
 from holdfast.state.books import Book, Changed, Kept, Link, packed, records

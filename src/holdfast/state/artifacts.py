@@ -16,16 +16,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from holdfast import arguments
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
 from holdfast.backends.tables import LINKS
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context, validation
+from holdfast.engine.guard import Action, Guard, Permit
+from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupported
 from holdfast.hooks.features import calling
-from holdfast.model.scopes import Scope, check_key
-from holdfast.security import tracing
-from holdfast.security.guard import Action, Guard, Permit
 from holdfast.security.identity import owns
 from holdfast.state import linking
 from holdfast.state.artifact_content import AsyncContent, Binary, Taking, as_file
@@ -111,7 +110,7 @@ class ArtifactsOperations:
     async def register_many(self, sources: Iterable[Source]) -> list[Artifact]:
         """Register several at once, all or none: much faster than one by one. All small content (up to 1 MB each) is
         in memory meanwhile."""
-        given = list(arguments.several(sources, "artifact"))
+        given = list(validation.several(sources, "artifact"))
         for each in given:
             if not isinstance(each, Source):
                 raise Invalid("an artifact is given as holdfast.state.artifacts.Source(…)", where=repr(each)[:80])
@@ -134,7 +133,7 @@ class ArtifactsOperations:
                 new += [await self._new(taking, source)]
             if len({each.id for each in new}) < len(new):
                 raise Invalid("two artifacts that are registered together have one id")
-            with tracing.correlation():
+            with trace_context.correlation():
                 new = [await self._hooked(each) for each in new]
                 made = await self._records.register(new)
         except _NOTHING_MADE:
@@ -152,8 +151,8 @@ class ArtifactsOperations:
         type_ = _check_text("type", given.type)
         producer = _check_text("producer", given.producer or actor)
         name = _check_text("name", given.name or _name_of(given.source))
-        metadata = dict(arguments.mapping(given.metadata or {}, "metadata"))
-        size = arguments.optional_count(given.size, "size")
+        metadata = dict(validation.mapping(given.metadata or {}, "metadata"))
+        size = validation.optional_count(given.size, "size")
         if actor:
             await self._handle.guard.allow("write", Scope.parse(actor), (_key(id),))
         content = await taking.take(given.source, keep=given.keep, sha256=given.sha256, size=size)
@@ -172,12 +171,12 @@ class ArtifactsOperations:
             key=new.id,
             value=about,
             actor=record.by,
-            trace=tracing.current(),
+            trace=trace_context.current(),
             metadata={"sha256": record.sha256, "size": record.size},
         )
         if call.value is not about:
-            told = arguments.mapping(call.value, "description of an artifact")
-            record = replace(record, metadata=dict(arguments.mapping(told.get("metadata", {}), "metadata")))
+            told = validation.mapping(call.value, "description of an artifact")
+            record = replace(record, metadata=dict(validation.mapping(told.get("metadata", {}), "metadata")))
             for name in _ABOUT:
                 setattr(record, name, _check_text(name, told.get(name, "")))
         return new._replace(record=record, call=call)
@@ -236,7 +235,7 @@ class ArtifactsOperations:
         """The changes of state that were made with an artifact, in order of time. `after` the cursor of the last one
         goes on. An identity is shown those of its own scopes."""
         await self._allowed(id, "read")
-        count, actor = arguments.count(limit, "limit"), self._handle.guard.actor
+        count, actor = validation.count(limit, "limit"), self._handle.guard.actor
         own = Scope.parse(actor) if actor else Scope()
         found: list[Linked] = []
         while len(found) < count:
@@ -266,7 +265,7 @@ class ArtifactsOperations:
         guard = self._handle.guard
         at = guard.scope(getattr(scope, "scope", scope))
         wanted = None if key is None else guard.key(at, key)
-        count, number = arguments.count(limit, "limit"), arguments.optional_count(version, "version")
+        count, number = validation.count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
         prefix: tuple[Any, ...] = (*self._handle.line(at), linking.ARTIFACT)
         start, stop = _after(after), tuple[str, ...]()
@@ -328,7 +327,7 @@ class ArtifactsOperations:
     ) -> list[Artifact]:
         """A page of artifacts in order of their ids: those of a type, of a producer, with a hash, those after another.
         An identity is shown its own."""
-        count, actor = arguments.count(limit, "limit"), self._handle.guard.actor
+        count, actor = validation.count(limit, "limit"), self._handle.guard.actor
         links = [("sha256", sha256), ("producer", producer), ("type", type), ("by", actor or None)]
         kind, name = next(((kind, name) for kind, name in links if name is not None), ("", ""))
         if actor:
@@ -356,7 +355,7 @@ class Using:
     def __init__(self, artifacts: ArtifactsOperations, ids: tuple[str, ...]) -> None:
         self._artifacts = artifacts
         self._ids = ids
-        self._linked: AbstractContextManager[None] = tracing.linked(*ids)
+        self._linked: AbstractContextManager[None] = trace_context.linked(*ids)
 
     def __enter__(self) -> Self:
         if not isinstance(self._artifacts, Sync):

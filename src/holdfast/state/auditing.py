@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
-from holdfast.checkpoints import to_datetime
+from holdfast.engine.events import BETWEEN, lines_of, place_of
 from holdfast.engine.ids import time_of
-from holdfast.engine.records import Line
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid
-from holdfast.model.scopes import MARK
 from holdfast.security.access import ACCESS
 from holdfast.security.audit import detail_of
 from holdfast.security.carrying import STEP
-from holdfast.security.events import BETWEEN, lines_of, place_of
 from holdfast.security.noting import AUDIT
 from holdfast.state.handles import Handle
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Delete, Put, Row, Scan
 from holdfast.backends.tables import LINKS
+from holdfast.engine import trace_context
 from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.heads import Head
-from holdfast.engine.records import Line, Point, readable
-from holdfast.engine.states import Held
-from holdfast.model.operations import EditMap, Set
-from holdfast.model.packed import Packed, flatten, unpack
-from holdfast.model.scopes import MARK
-from holdfast.security import tracing
-from holdfast.security.events import DIGEST, Event, Told, digest, rows, told
-from holdfast.security.guard import Guards, both_guards
+from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
+from holdfast.engine.guard import Guards, both_guards
+from holdfast.engine.model.operations import EditMap, Set
+from holdfast.engine.model.packed_state import Packed, flatten, unpack
+from holdfast.engine.model.scopes import MARK
+from holdfast.engine.row_format import Line, Point, readable
+from holdfast.engine.state_loader import Held
+from holdfast.engine.step_info import Head
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View, latest
@@ -115,7 +115,7 @@ async def records(handle: Handle, view: View, keys: Sequence[str]) -> dict[str, 
 
 def edited(handle: Handle, line: Line, kind: str, edit: EditBook, guards: Guards | None = None) -> Saving:
     """A step of a line, worked out anew against whatever is the latest at each attempt. It says who made it and why."""
-    trace, actor = tracing.traced(), handle.guard.actor
+    trace, actor = trace_context.traced(), handle.guard.actor
     made, happened = Changed(), list[Told]()
     about: dict[str, object] = {"actor": actor} if actor else {}
     about |= {"correlation": trace.correlation} | ({"cause": trace.cause} if trace.cause else {})

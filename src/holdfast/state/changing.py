@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from holdfast import arguments
+from holdfast.engine import validation
+from holdfast.engine.model.merge import Clash, merge
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.packed_state import Packed, unpack
+from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import Conflict, Invalid
-from holdfast.model.merge import Clash, merge
-from holdfast.model.missing import MISSING
-from holdfast.model.packed import Packed, unpack
-from holdfast.model.scopes import Scope, check_key
 from holdfast.state import history
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored
@@ -52,7 +52,7 @@ def setting(
 ) -> Write:
     """The change that sets a key."""
     key = handle.guard.key(scope, key)
-    version = arguments.optional_count(expected, "version")
+    version = validation.optional_count(expected, "version")
     if not callable(on_conflict) and on_conflict not in ("refuse", "overwrite", "merge"):
         raise Invalid(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")
     change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))

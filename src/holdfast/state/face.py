@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Pause, Sync, arun, either, operation, run
-from holdfast.engine.chance import chance
+from holdfast.engine import validation
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.rng import chance
 from holdfast.errors import Conflict, Invalid
-from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
@@ -99,7 +99,7 @@ class ScopedOperations:
         may read."""
         from holdfast.state.listing import scopes
 
-        return await scopes(self._handle, prefix, pattern, str(after), arguments.count(limit, "limit"))
+        return await scopes(self._handle, prefix, pattern, str(after), validation.count(limit, "limit"))
 
     # Sharing ----------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class ScopedOperations:
         It is given the transaction, may be called several times, and does nothing that cannot be done again. Returns
         what it returns.
         """
-        for attempt in range(1, arguments.count(attempts, "number of attempts") + 1):
+        for attempt in range(1, validation.count(attempts, "number of attempts") + 1):
             try:
                 with self.transaction() as together:
                     return function(together)
@@ -180,7 +180,7 @@ class ScopedOperations:
         raise Invalid("a transaction is attempted at least once")
 
     async def _async_transact(self, function: Callable[[Any], Awaitable[Any]], *, attempts: int = ATTEMPTS) -> Any:
-        for attempt in range(1, arguments.count(attempts, "number of attempts") + 1):
+        for attempt in range(1, validation.count(attempts, "number of attempts") + 1):
             try:
                 async with self.transaction() as together:
                     return await function(together)

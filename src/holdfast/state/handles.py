@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.codec import Codec
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line
-from holdfast.model.scopes import Scope
-from holdfast.security.guard import Guard
+from holdfast.engine.engine import Engine
+from holdfast.engine.guard import Guard
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast import arguments
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import STEPS
-from holdfast.checkpoints import to_datetime, to_time
-from holdfast.engine.layout import Place
-from holdfast.engine.records import Line, Point, open_step
+from holdfast.engine import validation
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.row_format import Line, Point, open_step
+from holdfast.engine.time_parsing import parse_moment
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid, NotFound
-from holdfast.history.times import parse_moment
-from holdfast.model.scopes import MARK, Scope
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, seen, viewed
@@ -47,7 +47,7 @@ async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
         raise Invalid(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
     if isinstance(when, int):
-        version = arguments.count(when, "version")
+        version = validation.count(when, "version")
         try:
             return await handle.engine.lines.find(line, Place(0, version - 1)) if version else None
         except NotFound as error:
@@ -59,12 +59,12 @@ async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
     if isinstance(when, str):
         when = parse_moment(when, to_datetime(handle.now()).astimezone())
     try:
-        return await handle.engine.lines.at_time(line, to_time(arguments.moment(when)))
+        return await handle.engine.lines.at_time(line, to_time(validation.moment(when)))
     except NotFound:
         if await handle.engine.lines.look(line) is None:
             return None
         (first,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
-        if first and Point.of(first[0]).time > to_time(arguments.moment(when)):
+        if first and Point.of(first[0]).time > to_time(validation.moment(when)):
             return None
         raise
 
@@ -116,7 +116,7 @@ async def of(handle: Handle, scope: Scope, key: str | None, limit: int, before: 
     if last is not None:
         stop = (last.step,)
     elif before is not None:
-        stop = (max(arguments.count(before, "version") - 1, 0),)
+        stop = (max(validation.count(before, "version") - 1, 0),)
     while len(found) < limit:
         query = Scan(STEPS, (*line, 0), stop=stop, reverse=True, limit=_PAGE)
         (rows,) = await handle.engine.ground.backend.read([query])

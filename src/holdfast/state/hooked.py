@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from holdfast.engine.events import Event
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operations import Operation, apply
+from holdfast.engine.model.packed_state import Packed, unpack
+from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK
+from holdfast.engine.trace_context import Trace
 from holdfast.hooks.calls import Subject, packed_notes
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Points, Registry
-from holdfast.model.missing import MISSING
-from holdfast.model.operations import Operation, apply
-from holdfast.model.packed import Packed, unpack
-from holdfast.model.scopes import GLOBAL, KINDS, MARK
-from holdfast.security.events import Event
-from holdfast.security.tracing import Trace
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored
 from holdfast.state.writing import pack_value

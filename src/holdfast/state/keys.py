@@ -5,8 +5,8 @@ Keys have no control characters, so that what starts with one is ours: `\\0ttl/p
 
 from __future__ import annotations
 
-from holdfast.model.nodes import sort_key
-from holdfast.model.packed import pack_name, unpack_name
+from holdfast.engine.model.nodes import sort_key
+from holdfast.engine.model.packed_state import pack_name, unpack_name
 
 _TTL = "\0ttl/"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from holdfast.model.scopes import MARK, Scope
-from holdfast.security import tracing
-from holdfast.security.events import Event
+from holdfast.engine import trace_context
+from holdfast.engine.events import Event
+from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited
 from holdfast.state.handles import Handle
@@ -34,7 +34,7 @@ async def lapse(handle: Handle, progress: Tell | None = None) -> Lapsed:
     """Take the expired keys of all scopes away."""
     keeper, keys, scopes = kept_by(handle), 0, 0
     lines = await handle.engine.lines.names(handle.tenant, MARK)
-    with tracing.correlation(cause="expired"):
+    with trace_context.correlation(cause="expired"):
         for done, line in enumerate(lines, 1):
             scope = Scope.of_line(line.name)
             if scope is not None and await viewed(keeper, scope, _has_expired):

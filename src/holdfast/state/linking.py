@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Change, Put, Row
 from holdfast.backends.tables import LINKS
-from holdfast.engine.records import Line
-from holdfast.model.scopes import MARK, Scope
+from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.engine.row_format import Line
 
 BOOK = "artifacts"
 """The name of the line that holds the records of artifacts."""

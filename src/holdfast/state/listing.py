@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.records import Line, Point
-from holdfast.model.scopes import MARK, Scope, normal
-from holdfast.security.patterns import matcher, narrowed
+from holdfast.engine.model.scopes import MARK, Scope, normal
+from holdfast.engine.patterns import matcher, narrowed
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.types import to_datetime
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View, viewed
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from holdfast.backends.interface import Change, Expect, Get, Put, Row
 from holdfast.backends.tables import LINKS, Key
-from holdfast.engine.chance import chance
+from holdfast.engine.guard import Guard, Guards
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.rng import chance
 from holdfast.errors import Denied
-from holdfast.model.scopes import Scope
-from holdfast.security.guard import Guard, Guards
 from holdfast.state.handles import Handle
 
 _KIND, _MARK, _INSIDE = "session", "ended", "inside"

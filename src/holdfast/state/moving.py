@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.engine.records import Point
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict, Invalid
-from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, viewed
 from holdfast.state.writing import Check, Write, write

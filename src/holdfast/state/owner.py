@@ -6,11 +6,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import operation
-from holdfast.checkpoints import to_datetime, to_time
+from holdfast.engine import validation
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid
-from holdfast.model.scopes import Scope
 from holdfast.security.identity import Identity, identity_of
 from holdfast.state.face import Parts, ScopedOperations, feature
 
@@ -98,7 +98,7 @@ class OwnerOperations(ScopedOperations):
             max(_moment(since, now) - _MICROSECOND, 0),
             _moment(until, now),
         )
-        return await auditing.look(self._handle, question, arguments.count(limit, "limit"), after)
+        return await auditing.look(self._handle, question, validation.count(limit, "limit"), after)
 
     @operation
     async def audit_verify(self) -> Report:
@@ -145,6 +145,6 @@ class OwnerOperations(ScopedOperations):
 def _moment(when: datetime | str | None, now: datetime) -> int:
     if when is None:
         return 0
-    from holdfast.history.times import parse_moment
+    from holdfast.engine.time_parsing import parse_moment
 
-    return to_time(arguments.moment(parse_moment(when, now) if isinstance(when, str) else when))
+    return to_time(validation.moment(parse_moment(when, now) if isinstance(when, str) else when))

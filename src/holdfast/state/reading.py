@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.entries import Entry
-from holdfast.engine.records import Line, Point
-from holdfast.engine.states import Held
+from holdfast.engine.entry_reader import Entry
+from holdfast.engine.model.nodes import sort_key
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.patterns import matcher, narrowed
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.state_loader import Held
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Corrupt, NotFound
-from holdfast.model.nodes import sort_key
-from holdfast.model.packed import unpack
-from holdfast.model.scopes import Scope
-from holdfast.model.trees import MissingNode
-from holdfast.security.patterns import matcher, narrowed
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
 

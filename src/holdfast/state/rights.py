@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, Unpack
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.checkpoints import to_datetime, to_time
+from holdfast.engine import validation
+from holdfast.engine.guard import Action
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.time_parsing import parse_age
+from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid
-from holdfast.history.times import parse_age
-from holdfast.model.scopes import Scope
 from holdfast.security.access import Access, Wanted
 from holdfast.security.grants import BELOW_ALL, Grant
-from holdfast.security.guard import Action
 from holdfast.security.guarding import How, IdentityGuard
 from holdfast.security.identity import Identity, group_name, holder, identity_of
 from holdfast.security.noting import Notes
@@ -74,7 +74,7 @@ def _moment(handle: Handle, until: Until) -> int:
     if isinstance(until, str):
         until = parse_age(until)
     if isinstance(until, datetime):
-        return to_time(arguments.moment(until))
+        return to_time(validation.moment(until))
     return handle.now() + nanoseconds(until)
 
 

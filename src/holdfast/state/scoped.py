@@ -7,11 +7,11 @@ from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Sync, either, operation
+from holdfast.engine import validation
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import Conflict, Invalid, NotFound
-from holdfast.model.missing import MISSING
-from holdfast.model.scopes import Scope, normal
 from holdfast.state import history, moving
 from holdfast.state.changing import Change, OnConflict, computing, expiry, setting
 from holdfast.state.handles import Handle
@@ -57,13 +57,13 @@ class StateOperations:
         """A page of keys, in order: those that start with a prefix, those that match a pattern (`plan/*/done`), those
         after another key. In a pattern `*` stands for any text without a slash, `**` for any text, `?` for a letter."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.keys(*wanted, arguments.count(limit, "limit"))
+        return await self._look.keys(*wanted, validation.count(limit, "limit"))
 
     @operation
     async def list_items(self, prefix: str = "", *, pattern: str = "", after: str = "", limit: int = 100) -> list[Item]:
         """The same, with values and versions."""
         wanted = _listed(prefix, pattern, after)
-        return await self._look.items(*wanted, arguments.count(limit, "limit"))
+        return await self._look.items(*wanted, validation.count(limit, "limit"))
 
     # Changing ---------------------------------------------------------------------------------------------------
 
@@ -97,11 +97,11 @@ class StateOperations:
         lists such places. A key that is not there starts as an empty dict.
         """
         key = self._key(key)
-        parts = {(key, *_path(path)): value for path, value in arguments.mapping(changes, "set of changes").items()}
-        gone = [(key, *_path(path)) for path in arguments.several(remove, "place to remove")]
+        parts = {(key, *_path(path)): value for path, value in validation.mapping(changes, "set of changes").items()}
+        gone = [(key, *_path(path)) for path in validation.several(remove, "place to remove")]
         if not parts and not gone:
             raise Invalid("a patch changes something", where=f"key {key!r} of {self.scope}")
-        wanted = arguments.optional_count(expected, "version")
+        wanted = validation.optional_count(expected, "version")
         change = Write(key, "patch", parts=parts, removed=gone, expected=wanted, keep_expiry=True)
         (done,) = await self._write([change])
         return done.version
@@ -128,7 +128,7 @@ class StateOperations:
     @operation
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         """Take a key away. False if there was none."""
-        change = Write(self._key(key), "delete", expected=arguments.optional_count(expected, "version"))
+        change = Write(self._key(key), "delete", expected=validation.optional_count(expected, "version"))
         (done,) = await self._write([change])
         return done.before > 0
 
@@ -139,13 +139,13 @@ class StateOperations:
         """Set several keys, and delete others, all or none, as one step. Returns the new versions."""
         expires = expiry(self._handle, ttl)
         changes = {}
-        for key, value in arguments.mapping(values, "set of values").items():
+        for key, value in validation.mapping(values, "set of values").items():
             if (name := self._key(key)) in changes:
                 raise Invalid(
                     "a key is given twice, in two forms of its letters", where=f"key {name!r} of {self.scope}"
                 )
             changes[name] = Write(name, packed=pack_value(self._handle, name, value), expires=expires)
-        for key in arguments.several(delete, "key to delete"):
+        for key in validation.several(delete, "key to delete"):
             if (name := self._key(key)) in changes:
                 raise Invalid("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
             changes[name] = Write(name, "delete")
@@ -186,7 +186,7 @@ class StateOperations:
         """What was changed, of one key or of all, the latest first: when, by whom and why, with the versions before and
         after. `before` the last change of a page goes on with a longer history; so does `before` a version, with what
         is older than that."""
-        return await history.of(self._handle, self.scope, key, arguments.count(limit, "limit"), before)
+        return await history.of(self._handle, self.scope, key, validation.count(limit, "limit"), before)
 
     @operation
     async def at(self, when: datetime | int | str) -> dict[str, Any]:

@@ -12,21 +12,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from holdfast import arguments
 from holdfast.backends.interface import Change, Delete, Get, Put, Row, Scan
 from holdfast.backends.tables import LINES, LINKS, REFS, SPACES
+from holdfast.engine import trace_context, validation
 from holdfast.engine.append import Saving
-from holdfast.engine.heads import Head
-from holdfast.engine.layout import Place
-from holdfast.engine.protected import PIN, unheld
-from holdfast.engine.records import Line, info_row
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.events import Event
+from holdfast.engine.guard import Guards, both_guards
+from holdfast.engine.model.packed_state import Packed
+from holdfast.engine.protection import PIN, unheld
+from holdfast.engine.row_format import Line, info_row
+from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, Denied, NotFound
 from holdfast.hooks.features import Calling, calling
-from holdfast.model.packed import Packed
-from holdfast.security import tracing
 from holdfast.security.carrying import removal
-from holdfast.security.events import Event
-from holdfast.security.guard import Guards, both_guards
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited, packed, records
 from holdfast.state.living import mark, not_ended
@@ -98,7 +97,7 @@ class Ends:
     async def _end(self, id: str, reason: str, *, only_expired: bool) -> bool:
         called: _Called | None = None
         point = "session.expire" if only_expired else "session.end"
-        with tracing.correlation():
+        with trace_context.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if record.ended:
@@ -134,7 +133,7 @@ class Ends:
             key=id,
             value=record.metadata,
             actor=self._handle.guard.actor,
-            trace=tracing.current(),
+            trace=trace_context.current(),
             metadata={"on_end": record.on_end, "by": record.by},
         )
 
@@ -251,7 +250,7 @@ class Ends:
         """Begin a session. `Conflict` if there is one of this id."""
         record.due = record.expires(record.started)
         try:
-            with tracing.correlation():
+            with trace_context.correlation():
                 call = await self._call("session.start", id, record)
                 record.metadata = _metadata(call)
                 _done(call, await self._book.change("start", self._recording(id, None, record, "start", call)))
@@ -290,7 +289,7 @@ class Ends:
     async def resume(self, id: str) -> Record:
         """Have a session go on: a sign of life, or all it had when it ended."""
         called: _Called | None = None
-        with tracing.correlation():
+        with trace_context.correlation():
             for _ in range(_ATTEMPTS):
                 record = await self._records.get(id)
                 if not record.ended and record.ttl and record.started + record.ttl <= self._handle.now():
@@ -439,7 +438,7 @@ class Ends:
 
 def _metadata(call: Calling) -> dict[str, Any]:
     """A session's metadata as hooks left it."""
-    return dict(arguments.mapping(call.value, "metadata"))
+    return dict(validation.mapping(call.value, "metadata"))
 
 
 def _done(call: Calling, head: Head) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
-from holdfast.engine.records import Info, Line, Point, info_of
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import Info, Line, Point, info_of
 from holdfast.errors import NotFound
-from holdfast.model.scopes import Scope
 from holdfast.state.books import Book, Link
 from holdfast.state.handles import Handle
 from holdfast.state.living import inside, kept_by

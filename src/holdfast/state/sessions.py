@@ -14,13 +14,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import validation
+from holdfast.engine.guard import Action
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
-from holdfast.model.packed import unpack
-from holdfast.model.scopes import Scope, check_key
-from holdfast.security.guard import Action
 from holdfast.state.changing import nanoseconds
 from holdfast.state.handles import Handle
 from holdfast.state.scoped import AsyncState, State
@@ -229,7 +229,7 @@ class SessionsOperations(Generic[S]):
             on_end,
             nanoseconds(retention),
             self._handle.guard.actor,
-            dict(arguments.mapping(metadata or {}, "metadata")),
+            dict(validation.mapping(metadata or {}, "metadata")),
         )
         await managing.allow("write", root, name)
         await managing.ends.start(name, record)
@@ -262,7 +262,7 @@ class SessionsOperations(Generic[S]):
         """Give a session further entries of metadata, or others in place of those it has."""
         managing = _Managing(self._handle)
         await managing.get(id, "write")
-        more = dict(arguments.mapping(metadata, "metadata"))
+        more = dict(validation.mapping(metadata, "metadata"))
         record = await managing.ends.change(id, "update", lambda old: replace(old, metadata={**old.metadata, **more}))
         (status,) = await managing.records.status([record])
         return self._session(id, record, status)
@@ -307,8 +307,8 @@ class SessionsOperations(Generic[S]):
         those after another. An identity is shown those that it knows of."""
         if status is not None and status not in _STATUSES:
             raise Invalid(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
-        managing, count = _Managing(self._handle), arguments.count(limit, "limit")
-        wanted = dict(arguments.mapping(metadata or {}, "metadata"))
+        managing, count = _Managing(self._handle), validation.count(limit, "limit")
+        wanted = dict(validation.mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:
             await self._handle.guard.allow("read", managing.own, ())
         waiting = await managing.records.waiting() if status == "expired" else None
@@ -341,7 +341,7 @@ class SessionsOperations(Generic[S]):
         """
         managing = _Managing(self._handle)
         await managing.allow_all()
-        return await managing.ends.collect(arguments.count(limit, "limit"))
+        return await managing.ends.collect(validation.count(limit, "limit"))
 
     @operation
     async def delete(self, id: str) -> None:

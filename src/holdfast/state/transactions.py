@@ -19,12 +19,12 @@ from holdfast.backends.interface import Expect, Get
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.append import Saving
-from holdfast.engine.heads import Head
-from holdfast.engine.records import Point
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import Point
+from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, NotFound
-from holdfast.model.missing import MISSING
-from holdfast.model.packed import unpack
-from holdfast.model.scopes import Scope
 from holdfast.state.changing import expiry
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View, seen

@@ -23,16 +23,16 @@ import msgspec
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.runtime.drivers import Async, Pause, Sync, operation
 from holdfast.backends.tables import STEPS
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context
 from holdfast.engine.lines import Memo
-from holdfast.engine.records import PRUNED, Line, Point, open_step
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operations import Operation, Set
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.scopes import MARK, Scope, normal
+from holdfast.engine.patterns import matcher, stem
+from holdfast.engine.row_format import PRUNED, Line, Point, open_step
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
-from holdfast.model.missing import MISSING
-from holdfast.model.operations import Operation, Set
-from holdfast.model.packed import unpack
-from holdfast.model.scopes import MARK, Scope, normal
-from holdfast.security import tracing
-from holdfast.security.patterns import matcher, stem
 from holdfast.state import history
 from holdfast.state import keys as names
 from holdfast.state.handles import Handle
@@ -92,7 +92,7 @@ class Changed:
 
     def causing(self) -> AbstractContextManager[str]:
         """All changes made in this block carry this one as their cause, and its correlation id."""
-        return tracing.correlation(self.correlation or None, cause=self.id or None)
+        return trace_context.correlation(self.correlation or None, cause=self.id or None)
 
 
 class WatchOperations:

@@ -13,18 +13,18 @@ from msgspec.msgpack import encode
 
 from holdfast.backends.interface import Change
 from holdfast.codec import msgpack
+from holdfast.engine import trace_context
 from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.heads import Head
-from holdfast.engine.records import Point
-from holdfast.engine.states import Held, weigh
+from holdfast.engine.events import DIGEST, Event, Told, digest, rows, told
+from holdfast.engine.guard import Guards, Permit, both_guards
+from holdfast.engine.model.diff import diff
+from holdfast.engine.model.operations import EditList, EditMap, EditText, Keep, Operation, Set
+from holdfast.engine.model.packed_state import Packed, as_items, as_map, flatten, pack_channel
+from holdfast.engine.model.scopes import Scope
+from holdfast.engine.row_format import Point
+from holdfast.engine.state_loader import Held, weigh
+from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, HoldfastError, NotFound
-from holdfast.model.diff import diff
-from holdfast.model.operations import EditList, EditMap, EditText, Keep, Operation, Set
-from holdfast.model.packed import Packed, as_items, as_map, flatten, pack_channel
-from holdfast.model.scopes import Scope
-from holdfast.security import tracing
-from holdfast.security.events import DIGEST, Event, Told, digest, rows, told
-from holdfast.security.guard import Guards, Permit, both_guards
 from holdfast.state import keys as names
 from holdfast.state import linking
 from holdfast.state.handles import Handle
@@ -109,7 +109,7 @@ async def commit(
     guards: Guards | None = None,
 ) -> tuple[list[Written], list[Head]]:
     """The same together with checkpoints to be saved, and on further conditions."""
-    trace = tracing.traced()
+    trace = trace_context.traced()
     edits = []
     for scope, several in writes.items():
         keys = () if callable(several) else [each.key for each in several]
@@ -141,7 +141,7 @@ class _LineEdit:
         handle: Handle,
         scope: Scope,
         writes: Writes,
-        trace: tracing.Trace,
+        trace: trace_context.Trace,
         permit: Permit,
         check: Check | None,
     ) -> None:
@@ -306,7 +306,7 @@ def pack_value(handle: Handle, key: str, value: Any) -> Packed:
 
 
 @cache
-def _key_hooks() -> Callable[[Handle, str, tracing.Trace], KeyHooks | None]:
+def _key_hooks() -> Callable[[Handle, str, trace_context.Trace], KeyHooks | None]:
     """What finds the hooks of changes. Loaded only here, since most stores have none."""
     from holdfast.state.hooked import key_hooks
 

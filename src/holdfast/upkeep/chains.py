@@ -13,9 +13,9 @@ from holdfast.backends.interface import Backend, Row
 from holdfast.backends.paging import Hole, sturdy_rows
 from holdfast.backends.tables import STEPS
 from holdfast.codec.envelope import Context, unwrap
-from holdfast.engine.records import Branch, Line, Point
+from holdfast.engine.model.steps import Parent, Step
+from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import HoldfastError
-from holdfast.model.steps import Parent, Step
 from holdfast.upkeep.sources import Source, first_of
 
 Where = tuple[int, int]

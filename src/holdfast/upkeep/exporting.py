@@ -15,14 +15,14 @@ from holdfast.backends.interface import Call, Delete, Get
 from holdfast.backends.paging import rows
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import LINES, SPACES
-from holdfast.checkpoints import Checkpoint
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.ground import Ground
-from holdfast.engine.heads import Head as StepHead
-from holdfast.engine.moving import Mover
-from holdfast.engine.records import Line, Point
-from holdfast.history.edits import tree_of
+from holdfast.engine.context import Ground
+from holdfast.engine.copy.between_stores import Mover
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.json_diff import tree_of
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.step_info import Head as StepHead
+from holdfast.engine.types import Checkpoint
 from holdfast.upkeep.portable import EXPORTED, VERSION, Begin, End, Head, Place, Progress, Sink, row_record
 
 _CACHE_BYTES = 8 << 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.engine.findings import Code
+from holdfast.engine.integrity.findings import Code
 
 _REPAIR = "Repair the store from a mirror, a copy or a backup: `holdfast repair --from URL`. Without one, "
 _SALVAGE = "`holdfast repair` keeps every checkpoint that still reads, and puts the rest into quarantine."

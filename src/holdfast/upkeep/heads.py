@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from holdfast.backends.interface import Backend, Get, Row, Scan
 from holdfast.backends.paging import UNREADABLE, rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, STEPS, WRITES, Key, Space
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Code, Finding
-from holdfast.engine.protected import LEASE
-from holdfast.engine.records import Branch, Info, Line, Point, info_of
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.findings import Code, Finding
+from holdfast.engine.protection import LEASE
+from holdfast.engine.row_format import Branch, Info, Line, Point, info_of
 from holdfast.errors import Conflict, Corrupt, Invalid
 
 _MARK = "holdfast heads"

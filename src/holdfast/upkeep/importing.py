@@ -12,17 +12,17 @@ from typing import NamedTuple
 from holdfast.backends.interface import Change, Create, Ensure, Put, Row
 from holdfast.backends.paging import rows
 from holdfast.backends.tables import BRANCHES, LINES, REFS, WRITES, Space
-from holdfast.engine.copying import renamed
-from holdfast.engine.core import Engine
-from holdfast.engine.moving import Mover, Tell
-from holdfast.engine.moving import Progress as Moved
+from holdfast.engine.copy.between_stores import Mover, Tell
+from holdfast.engine.copy.between_stores import Progress as Moved
+from holdfast.engine.copy.within_store import renamed
+from holdfast.engine.engine import Engine
+from holdfast.engine.families import moved
+from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, root_of
-from holdfast.engine.protected import LEASE
-from holdfast.engine.records import Branch, Line, check_name, is_sound
-from holdfast.engine.verify import raise_problems, verify
+from holdfast.engine.protection import LEASE
+from holdfast.engine.row_format import Branch, Line, check_name, is_sound
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.upkeep.exporting import passing
-from holdfast.upkeep.families import moved
 from holdfast.upkeep.portable import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
 
 _BATCH_ROWS = 256

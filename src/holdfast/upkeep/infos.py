@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.backends.interface import Backend
 from holdfast.backends.paging import Hole, sturdy_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, STEPS
-from holdfast.engine.records import Branch, Info, Line, Point
+from holdfast.engine.row_format import Branch, Info, Line, Point
 from holdfast.upkeep.sources import Source, first_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line, check_name
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line, check_name
+from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFound
 from holdfast.history.revisions import resolve
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.engine.findings import Finding
+from holdfast.engine.integrity.findings import Finding
 
 
 class Lost(NamedTuple):

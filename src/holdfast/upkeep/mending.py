@@ -16,12 +16,17 @@ from holdfast.backends.interface import Change, Delete, Ensure, Expect, Get, Put
 from holdfast.backends.paging import Hole, sturdy_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
 from holdfast.engine.cache import Cache
-from holdfast.engine.checking import Check
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Code, Finding, Level, Weight
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.check import Check
+from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.verify import look
 from holdfast.engine.leases import Lease
-from holdfast.engine.protected import is_about_step
-from holdfast.engine.records import (
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.large_pointers import parse_pointer
+from holdfast.engine.model.nodes import MapRoot, Origin
+from holdfast.engine.model.steps import Step
+from holdfast.engine.protection import is_about_step
+from holdfast.engine.row_format import (
     PRUNED,
     Branch,
     Info,
@@ -34,13 +39,8 @@ from holdfast.engine.records import (
     open_fold,
     readable,
 )
-from holdfast.engine.states import Held, States, pointers_in
-from holdfast.engine.verify import look
+from holdfast.engine.state_loader import Held, States, pointers_in
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound
-from holdfast.model.drafts import EMPTY
-from holdfast.model.nodes import MapRoot, Origin
-from holdfast.model.objects import parse_pointer
-from holdfast.model.steps import Step
 from holdfast.upkeep.chains import Chain, Chains, Where, open_row
 from holdfast.upkeep.heads import Heads, compare_head
 from holdfast.upkeep.infos import new_info

@@ -30,16 +30,16 @@ from holdfast.backends.tables import (
     Key,
     Space,
 )
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Lease
-from holdfast.engine.protected import LEASE, is_about_step, unheld
-from holdfast.engine.records import Branch, Info, Line, Point, info_of, open_node, open_step
-from holdfast.engine.weights import Balance, balance, rows_below
+from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
+from holdfast.engine.model.large_values import pointers
+from holdfast.engine.model.nodes import Leaf, Segment, Slot, decode_node
+from holdfast.engine.protection import LEASE, is_about_step, unheld
+from holdfast.engine.rewrite.row_sizes import Balance, balance, rows_below
+from holdfast.engine.row_format import Branch, Info, Line, Point, info_of, open_node, open_step
+from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import Conflict, Corrupt, Denied
-from holdfast.history.times import parse_age
-from holdfast.model.large import pointers
-from holdfast.model.nodes import Leaf, Segment, Slot, decode_node
-from holdfast.model.objects import is_pointer, parse_pointer
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many threads were looked at, of how many, and which was the last."""

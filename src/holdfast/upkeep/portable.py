@@ -23,7 +23,7 @@ import msgspec
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Call, Row
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Space
-from holdfast.engine.records import Line
+from holdfast.engine.row_format import Line
 from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
 
 VERSION = 1

@@ -14,21 +14,21 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Scan
 from holdfast.backends.tables import LINES, REFS, STEPS
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.core import Engine
-from holdfast.engine.layout import Place
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.engine import Engine
+from holdfast.engine.families import family
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.namespaces import root_of
-from holdfast.engine.protected import PIN
-from holdfast.engine.records import Branch, Line, Point, check_name
-from holdfast.engine.rewrite import Choice, Choose, Outcome
-from holdfast.engine.weights import Balance, rows_below
+from holdfast.engine.protection import PIN
+from holdfast.engine.rewrite.rewriter import Choice, Choose, Outcome
+from holdfast.engine.rewrite.row_sizes import Balance, rows_below
+from holdfast.engine.row_format import Branch, Line, Point, check_name
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
 from holdfast.history.query import Query, parse
 from holdfast.history.search import Search
 from holdfast.security.access import ACCESS
 from holdfast.security.noting import AUDIT
-from holdfast.upkeep.families import family
 from holdfast.upkeep.retention import Candidate, Retention, Verdict
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]

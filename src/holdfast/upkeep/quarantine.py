@@ -12,9 +12,9 @@ from msgspec.msgpack import decode, encode
 from holdfast.backends.interface import Backend, Change, Put, Row, Scan
 from holdfast.backends.paging import rows
 from holdfast.backends.tables import QUARANTINE, Key, Scalar, Space
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.core import Engine
-from holdfast.engine.records import Line
+from holdfast.engine.engine import Engine
+from holdfast.engine.row_format import Line
+from holdfast.engine.types import to_datetime
 
 
 class Quarantined(NamedTuple):

@@ -15,10 +15,10 @@ from holdfast.backends.tables import AGENT_STATES, READABLE, WORDS, Space
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.store_diff import same
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Code, Finding
-from holdfast.engine.records import Line
-from holdfast.engine.words import MANY
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.findings import Code, Finding
+from holdfast.engine.row_format import Line
+from holdfast.engine.text_index.indexer import MANY
 from holdfast.errors import Conflict
 
 _CACHE_BYTES = 16 << 20

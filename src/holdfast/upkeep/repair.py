@@ -21,11 +21,11 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import LINES, SPACES, WORDS
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Code, Finding, Level, Weight
-from holdfast.engine.ground import Ground
-from holdfast.engine.records import Line
-from holdfast.engine.words import Progress
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.row_format import Line
+from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import Conflict, Invalid
 from holdfast.upkeep.heads import Heads
 from holdfast.upkeep.mended import Lost, Mended

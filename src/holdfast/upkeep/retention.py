@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias, TypedDict
 
-from holdfast.checkpoints import to_datetime
+from holdfast.engine.time_parsing import parse_age
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid
-from holdfast.history.times import parse_age
 
 _Bucket: TypeAlias = Callable[[datetime], tuple[object, ...]]
 

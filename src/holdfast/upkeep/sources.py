@@ -16,22 +16,12 @@ from holdfast.backends.paging import rows
 from holdfast.backends.tables import BRANCHES, LINES, NODES, OBJECTS, REFS, STEPS, Key, Space
 from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.cache import Cache
-from holdfast.engine.core import Engine
-from holdfast.engine.records import (
-    Branch,
-    Info,
-    Line,
-    Point,
-    context_of,
-    info_of,
-    is_sound,
-    open_node,
-    open_step,
-)
-from holdfast.engine.states import States, Tree
+from holdfast.engine.engine import Engine
+from holdfast.engine.model.large_pointers import PIECE
+from holdfast.engine.model.nodes import decode_node
+from holdfast.engine.row_format import Branch, Info, Line, Point, context_of, info_of, is_sound, open_node, open_step
+from holdfast.engine.state_loader import States, Tree
 from holdfast.errors import Corrupt, HoldfastError, NotFound
-from holdfast.model.nodes import decode_node
-from holdfast.model.objects import PIECE
 
 T = TypeVar("T")
 

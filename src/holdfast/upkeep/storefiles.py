@@ -16,9 +16,9 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.replication import Replicate
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Code
-from holdfast.engine.records import is_sound
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.findings import Code
+from holdfast.engine.row_format import is_sound
 from holdfast.errors import Corrupt
 from holdfast.upkeep.verifying import Report
 

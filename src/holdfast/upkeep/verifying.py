@@ -11,13 +11,13 @@ from typing import Any
 from holdfast.backends.interface import Scan
 from holdfast.backends.paging import UNREADABLE, Hole, sturdy_rows
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINES, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES
-from holdfast.engine.checking import Check
-from holdfast.engine.core import Engine
-from holdfast.engine.findings import Code, Finding, Level, Weight
-from holdfast.engine.protected import LEASE
-from holdfast.engine.records import Line
-from holdfast.engine.verify import look
-from holdfast.engine.words import Progress
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.check import Check
+from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.engine.integrity.verify import look
+from holdfast.engine.protection import LEASE
+from holdfast.engine.row_format import Line
+from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.upkeep.heads import Heads, compare_head
 from holdfast.upkeep.remade import compare_made

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.backends.memory import Memory
+from holdfast.engine.trace_context import correlation
 from holdfast.errors import Conflict, Corrupt, Invalid, Veto
-from holdfast.security.tracing import correlation
 from holdfast.state.sharing import chains
 from holdfast.state.sharing.broadcast import Topic
 from holdfast.state.sharing.subscriptions import Subscription
@@ -347,7 +347,7 @@ def test_bad_arguments(store: Store) -> None:
 def test_a_step_without_a_message_is_noticed(store: Store) -> None:
     store.topic("news").publish(1)
     from holdfast.backends.runtime.drivers import run
-    from holdfast.model.scopes import Part, Scope
+    from holdfast.engine.model.scopes import Part, Scope
     from holdfast.state.writing import Write, write
 
     link = Scope((Part("topic", "news"), Part("link", f"{0:012d}")))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends.memory import Memory
+from holdfast.engine.model.missing import MISSING
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.merging import LEAVE, Clash
-from holdfast.model.missing import MISSING
 from holdfast.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from holdfast.backends.interface import Delete, Expect
 from holdfast.backends.memory import Memory
+from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
-from holdfast.security.tracing import correlation, current
 from holdfast.state.sharing.pipeline import Pipeline, Task
 from holdfast.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
+from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Transient, Unanswered
-from holdfast.security.tracing import correlation, current
 from holdfast.state.reading import viewed
 from holdfast.state.sharing.heartbeats import Heart, beating
 from holdfast.store import Store

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
-from holdfast import arguments
 from holdfast.agents.declared.machine import Machine
 from holdfast.agents.declared.settings import Policies
 from holdfast.agents.declared.specs import Spec, fields_of, registry
+from holdfast.engine import validation
+from holdfast.engine.model.missing import MISSING
 from holdfast.errors import Invalid
-from holdfast.model.missing import MISSING
 
 C = TypeVar("C", bound=type)
 
@@ -42,9 +42,9 @@ def persistent(
             raise Invalid("@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder takes functions, too")
         builder = AgentBuilder(name or cls.__name__).schema(schema).policies(**policies)
         if fields is not None:
-            builder.fields(*arguments.several(fields, "field"))
+            builder.fields(*validation.several(fields, "field"))
         if configuration is not None:
-            builder.configuration(*arguments.several(configuration, "name of a configuration"))
+            builder.configuration(*validation.several(configuration, "name of a configuration"))
         if machine is not None:
             builder.machine(machine)
         builder.build(cls)

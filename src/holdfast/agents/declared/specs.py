@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.agents.declared.machine import Machine, OnIncomplete
 from holdfast.agents.declared.settings import Settings
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.scopes import check_key
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unsupported
-from holdfast.model.missing import MISSING
-from holdfast.model.scopes import check_key
 
 _SHARED = (int, float, complex, str, bytes, bool, type(None), type, FunctionType, Enum, frozenset)
 """Kinds of defaults that all agents can share: nobody changes them."""

@@ -11,8 +11,8 @@ from holdfast.agents.keeping.messages import Messages, Said
 from holdfast.agents.stored.lines import Delta
 from holdfast.agents.stored.record import Pending, Standing, Status
 from holdfast.engine.append import Saving
-from holdfast.model.packed import Packed
-from holdfast.security.events import Event
+from holdfast.engine.events import Event
+from holdfast.engine.model.packed_state import Packed
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from holdfast import arguments
 from holdfast.agents.declared.settings import Settings
 from holdfast.agents.declared.specs import Spec
 from holdfast.agents.keeping.data import AgentData, Attempt, Taken
@@ -27,19 +26,19 @@ from holdfast.agents.stored.conflicts import Sides, resolved
 from holdfast.agents.stored.lines import AgentLine, Delta
 from holdfast.agents.stored.record import PENDING, AgentRecord, Pending, Standing
 from holdfast.backends.runtime.drivers import Pause, run
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.chance import chance
+from holdfast.engine import trace_context, validation
+from holdfast.engine.events import Event
+from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
-from holdfast.engine.records import Point
+from holdfast.engine.model.diff import diff
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_state, unpack_name, unpack_state
+from holdfast.engine.rng import chance
+from holdfast.engine.row_format import Point
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable, Uncertain
 from holdfast.hooks.features import Calling, calling
-from holdfast.model.diff import diff
-from holdfast.model.missing import MISSING
-from holdfast.model.operations import Set
-from holdfast.model.packed import Packed, flatten, pack_name, pack_state, unpack_name, unpack_state
-from holdfast.security import tracing
-from holdfast.security.events import Event
-from holdfast.security.guard import Permit
 
 _ATTEMPTS = 1000
 """How often a save is made anew because others were first. Each time, somebody else got through."""
@@ -401,7 +400,7 @@ class Keeper:
             key=line.id,
             value=value,
             actor=line.handle.guard.actor,
-            trace=tracing.traced(),
+            trace=trace_context.traced(),
             metadata={"class": self.spec.name, "status": self.data.status, "state": self.data.state, **about},
         )
         if call.value is not value:
@@ -410,7 +409,7 @@ class Keeper:
 
     def _corrected(self, before: Mapping[str, Any], after: Any) -> None:
         """Take on what hooks changed: only that, since the agent may have gone on meanwhile."""
-        given = arguments.mapping(after, "state of the agent, as a hook left it")
+        given = validation.mapping(after, "state of the agent, as a hook left it")
         with self.lock:
             for name in _DICTS:
                 _change(getattr(self.data, name), before[name], given.get(name, {}))
@@ -470,12 +469,12 @@ class Keeper:
         return to_datetime(self.line.handle.now())
 
     def correlation(self) -> str:
-        return tracing.traced().correlation
+        return trace_context.traced().correlation
 
 
 def _change(value: dict[str, Any], before: Mapping[str, Any], after: Any) -> bool:
     """Change entries of a dict as those of another were changed. Returns whether any was."""
-    given = arguments.mapping(after, "part of the state of the agent, as a hook left it")
+    given = validation.mapping(after, "part of the state of the agent, as a hook left it")
     gone = [name for name in before if name not in given]
     new = {name: each for name, each in given.items() if name not in before or each != before[name]}
     for name in gone:

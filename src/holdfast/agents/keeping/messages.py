@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.codec import Inert, default_codec
-from holdfast.engine.readable import ROLES, messages
+from holdfast.engine.projection.rendering import ROLES, messages
 from holdfast.errors import Conflict
 
 Read: TypeAlias = Callable[[int, int], Awaitable[list[Any]]]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import Literal, TypeAlias
 
+from holdfast.engine.events import Event
 from holdfast.hooks.builtin import BOUNDS
-from holdfast.security.events import Event
 
 BreakerState: TypeAlias = Literal["closed", "open", "trying"]
 """Of the breaker of auto-save: saves go on; the store is left alone; one save is tried."""

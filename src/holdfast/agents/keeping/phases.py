@@ -18,9 +18,9 @@ from holdfast.agents.declared.machine import ANY, Machine, Transition, bound
 from holdfast.agents.keeping.changing import undisturbed
 from holdfast.agents.keeping.turns import Turns
 from holdfast.agents.stored.record import STATUSES, Pending, Standing, Status
+from holdfast.engine import trace_context
+from holdfast.engine.events import Event
 from holdfast.errors import Conflict, Corrupt, Invalid, Veto
-from holdfast.security import tracing
-from holdfast.security.events import Event
 
 if TYPE_CHECKING:
     from holdfast.agents.keeping.keeper import Keeper
@@ -124,7 +124,7 @@ class Phases:
         async with self.exclusive(f"the transition {trigger!r}"):
             await self.nothing_pending()
             way = await self._way(self.keeper.spec.machine, trigger, data)
-            with tracing.correlation() as correlation:
+            with trace_context.correlation() as correlation:
                 pending = self._pending("transition", trigger, self.keeper.data.state, way.target, correlation, data)
                 pending = marked(self.keeper.spec.machine, way, pending)
                 await self.through(self.transiting(way, pending), "agent.transition")
@@ -179,7 +179,7 @@ class Phases:
         resolved at the next start."""
         async with self.exclusive("the failure"):
             data, text = self.keeper.data, error if isinstance(error, str) else _told(error)
-            with tracing.correlation() as correlation:
+            with trace_context.correlation() as correlation:
                 pending = self._pending("lifecycle", "fail", data.status, "failed", correlation)
                 before = await self._asked(pending, "agent.fail")
                 event = self.event(pending, clocks.perf_counter_ns(), text)._replace(outcome="ok")
@@ -195,7 +195,7 @@ class Phases:
         """Change the status. `also` where the status is what a recovery left it as."""
         status = self.keeper.data.status
         way = LIFECYCLE.ways(trigger, "stopped" if also else status, self.where)[0]
-        with tracing.correlation() as correlation:
+        with trace_context.correlation() as correlation:
             pending = self._pending("lifecycle", trigger, status, way.target, correlation)
             await self.through(self.living(way, pending), f"agent.{trigger}")
         self.ours = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.phases import Phases
 from holdfast.agents.stored.record import Pending
-from holdfast.security.events import Event
+from holdfast.engine.events import Event
 
 if TYPE_CHECKING:
     from holdfast.agents.stored.lines import AgentLine

@@ -22,7 +22,7 @@ from holdfast.agents.keeping.metrics import AgentMetrics, BreakerState, Figures,
 from holdfast.agents.keeping.watch import Watch
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
-from holdfast.engine.core import Engine
+from holdfast.engine.engine import Engine
 from holdfast.errors import Transient, Unavailable
 from holdfast.hooks.breaker import Breaker
 

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import Any, Literal, Unpack
 
-from holdfast import arguments
 from holdfast.agents.declared.settings import Policies
 from holdfast.agents.declared.specs import Spec, registry
 from holdfast.agents.keeping.keeper import Keeper
@@ -31,14 +30,14 @@ from holdfast.agents.transfer.transfers import transfers
 from holdfast.backends.interface import Change, Expect
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.backends.tables import STEPS
-from holdfast.engine.records import Point
+from holdfast.engine import trace_context, validation
+from holdfast.engine.guard import both_guards
+from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict, Corrupt, Invalid
 from holdfast.history import comparing
 from holdfast.history.changes import Diff
 from holdfast.hooks.features import calling
-from holdfast.security import tracing
 from holdfast.security.carrying import remove
-from holdfast.security.guard import both_guards
 from holdfast.state.handles import Handle
 
 _UNSURE = 1000
@@ -111,7 +110,7 @@ class AgentsOperations:
         if isinstance(agent, AgentOperations) and not isinstance(agent, PersistentAgent | AsyncPersistentAgent):
             raise Invalid("this is kept already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
-        given = None if configuration is None else dict(arguments.mapping(configuration, "configuration"))
+        given = None if configuration is None else dict(validation.mapping(configuration, "configuration"))
         return self._attached(agent, id, spec, given, policies)
 
     def _attached(
@@ -208,8 +207,8 @@ class AgentsOperations:
         line = AgentLine(self._handle, id)
         await line.allow("read")
         newest = await line.point()
-        count = arguments.count(limit, "limit")
-        return await listing.steps(line, newest, arguments.optional_name(before, "id"), count)
+        count = validation.count(limit, "limit")
+        return await listing.steps(line, newest, validation.optional_name(before, "id"), count)
 
     @operation
     async def diff(self, id: str, a: int | str | None = None, b: int | str | None = None) -> Diff:
@@ -244,7 +243,7 @@ class AgentsOperations:
         """Remove an agent for good: its record, its messages, its history. What the audit tells of it stays. `Denied`
         if it is held. The state of its scope, `store.state(agent=id)`, is not touched."""
         line, handle = AgentLine(self._handle, id), self._handle
-        with tracing.correlation():
+        with trace_context.correlation():
             permit = await line.allow("write")
             newest = await line.point()
             said = listing.said_by(newest)
@@ -254,7 +253,7 @@ class AgentsOperations:
                 scope=str(line.scope),
                 key=line.id,
                 actor=handle.guard.actor,
-                trace=tracing.current(),
+                trace=trace_context.current(),
                 metadata={name: said.get(name, "") for name in ("class", "status", "state")},
             )
 
@@ -368,9 +367,9 @@ class AgentsOperations:
         start with a prefix, those that were saved last since a time and before another, those after another. No states
         are read. An identity is shown those that it may read."""
         name = kind if kind is None or isinstance(kind, str) else registry.of(kind).name
-        first, last = (None if each is None else arguments.moment(each) for each in (since, until))
-        wanted = Wanted(name, status, state, arguments.mapping(metadata or {}, "metadata"), first, last, pending)
-        return await listing.agents(self._handle, wanted, prefix, after, arguments.count(limit, "limit"))
+        first, last = (None if each is None else validation.moment(each) for each in (since, until))
+        wanted = Wanted(name, status, state, validation.mapping(metadata or {}, "metadata"), first, last, pending)
+        return await listing.agents(self._handle, wanted, prefix, after, validation.count(limit, "limit"))
 
 
 class Agents(Sync, AgentsOperations):

@@ -6,11 +6,11 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, overload
 
-from holdfast import arguments
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.keeping.messages import Messages, matcher, role_of, text_of
 from holdfast.backends.runtime.drivers import Async, Sync, operation, run
+from holdfast.engine import validation
 from holdfast.errors import HoldfastError, Invalid
 
 
@@ -85,7 +85,7 @@ class ConversationOperations:
         one or the other. The messages that it replaces are still in the agent's history:
         `store.agents.messages(id, version=…)`.
         """
-        messages, keep = self._messages, arguments.count(keep_last, "keep_last")
+        messages, keep = self._messages, validation.count(keep_last, "keep_last")
         end = max(0, len(messages) - keep)
         first = 1 if system and end and role_of((await messages.slice(0, 1, keep=False))[0]) == "system" else 0
         if end <= first:
@@ -133,7 +133,7 @@ class ConversationOperations:
     @operation
     async def last(self, count: int = 1) -> list[Any]:
         """The last messages, at most so many."""
-        number = arguments.count(count, "count")
+        number = validation.count(count, "count")
         return await self._messages.slice(-number, None) if number else []
 
     @operation
@@ -193,7 +193,7 @@ _PAGE = 64
 
 
 def _room(limit: int | None, name: str) -> float:
-    return float("inf") if limit is None else arguments.count(limit, name)
+    return float("inf") if limit is None else validation.count(limit, name)
 
 
 class Conversation(Sync, ConversationOperations):

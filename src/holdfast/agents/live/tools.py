@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import arguments
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.data import AgentData
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.engine import validation
+from holdfast.engine.model.scopes import check_key
 from holdfast.errors import Denied, NotFound
-from holdfast.model.scopes import check_key
 
 _LONGEST = 500
 """So many characters of an error are kept."""
@@ -90,7 +90,7 @@ class ToolsOperations:
     def declare(self, name: str, permissions: tuple[str, ...] | list[str] = (), description: str = "") -> Tool:
         """Say that there is a tool, and what it takes to use it. Again, it changes that and keeps the figures."""
         check_key(name, "name of a tool")
-        needed = [check_key(each, "permission") for each in arguments.names(permissions, "permissions")]
+        needed = [check_key(each, "permission") for each in validation.names(permissions, "permissions")]
         with self._changing():
             declared = self._data.setdefault("declared", {})
             declared[name] = {**declared.get(name, {}), "permissions": needed, "description": str(description)}

@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.agents.keeping.data import AgentData
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.live.tools import changing
+from holdfast.engine.model.scopes import check_key
 from holdfast.errors import Invalid
-from holdfast.model.scopes import check_key
 
 _STEPS = "steps"
 

@@ -12,12 +12,12 @@ from holdfast.agents.recovery.rollback import become, beginning, notes
 from holdfast.agents.stored.lines import AgentLine, Delta
 from holdfast.agents.stored.record import PENDING, AgentRecord, Pending, Standing
 from holdfast.agents.transfer.unfinished import recover_transfer
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context
+from holdfast.engine.events import Event
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import flatten, pack_state, unpack_name
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
-from holdfast.model.operations import Set
-from holdfast.model.packed import flatten, pack_state, unpack_name
-from holdfast.security import tracing
-from holdfast.security.events import Event
 
 
 async def resolve(line: AgentLine, how: Literal["back", "forward"], revive: Revive) -> Recovery:
@@ -39,7 +39,7 @@ async def resolve(line: AgentLine, how: Literal["back", "forward"], revive: Revi
     recovery = Recovery(
         line.id, kind_of(pending), how, to_datetime(line.handle.now()), pending.time, record.version, pending
     )
-    with tracing.correlation(pending.correlation or None):
+    with trace_context.correlation(pending.correlation or None):
         standing = _by_hand(record, pending, how)
         events = [_changed(line, pending, how), told(line, recovery)]
         begun = point if how == "forward" else await beginning(line, point, f"{pending.kind}.begin")

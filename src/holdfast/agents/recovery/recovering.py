@@ -13,9 +13,9 @@ from holdfast.agents.recovery.reloading import renew
 from holdfast.agents.recovery.rollback import become, beginning
 from holdfast.agents.stored.record import Pending, Standing, Status
 from holdfast.agents.transfer.unfinished import recover_transfer
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Invalid
-from holdfast.security import tracing
 
 
 async def start(phases: Phases, revive: Revive) -> None:
@@ -53,7 +53,7 @@ async def _recover(phases: Phases, revive: Revive, how: OnIncomplete | None = No
         return [await _finished(phases, phases.done)]
     if pending is None:
         return await _crashed(phases) if begun is None else []  # that it failed is saved by now
-    with tracing.correlation(pending.correlation or None):
+    with trace_context.correlation(pending.correlation or None):
         return [await _resolved(phases, pending, revive, how)]
 
 
@@ -61,7 +61,7 @@ async def _finished(phases: Phases, done: Done) -> Recovery:
     """The action was done by this very object, and only that it was could not be saved."""
     keeper = phases.keeper
     recovery = _found(phases, done.change.pending, "forward", ran=True)
-    with tracing.correlation(done.change.pending.correlation or None):
+    with trace_context.correlation(done.change.pending.correlation or None):
         if keeper.data.pending is None:
             await keeper.commit("recovery", [told(keeper.line, recovery)])
             phases.done = None

@@ -13,9 +13,9 @@ from holdfast.agents.keeping.phases import Phases
 from holdfast.agents.keeping.recoveries import Recovery, tell, told
 from holdfast.agents.stored.lines import AgentLine
 from holdfast.agents.stored.record import AgentRecord
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.layout import Layout
-from holdfast.engine.records import Point
+from holdfast.engine.branch_graph import Layout
+from holdfast.engine.row_format import Point
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, NotFound
 
 _ATTEMPTS = 1000

@@ -12,12 +12,12 @@ from holdfast.agents.recovery.reloading import read_whole
 from holdfast.agents.stored.lines import AgentLine, Delta
 from holdfast.agents.stored.record import PENDING, AgentRecord, Standing
 from holdfast.agents.stored.transitions import ROLLBACK, Changed, Pages, opened
+from holdfast.engine.events import Event
+from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
-from holdfast.engine.records import Point
+from holdfast.engine.model.packed_state import pack_name, pack_state
+from holdfast.engine.row_format import Point
 from holdfast.errors import Corrupt, NotFound
-from holdfast.model.packed import pack_name, pack_state
-from holdfast.security.events import Event
-from holdfast.security.guard import Permit
 
 _PAGE = 256
 

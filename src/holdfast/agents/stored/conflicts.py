@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from holdfast.agents.declared.settings import OnConflict
 from holdfast.agents.stored.record import PENDING
 from holdfast.codec import Codec
+from holdfast.engine.model.merge import Clash, Resolution, merge
+from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.paths import path_text
-from holdfast.model.merge import Clash, Resolution, merge
-from holdfast.model.packed import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
 
 MERGED = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 """The channels that can be merged. Of the others, one side has its way, if only one changed them."""

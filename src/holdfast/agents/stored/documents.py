@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast import arguments
 from holdfast.agents.stored.lines import AgentLine, Delta
 from holdfast.agents.stored.record import CONVERSATION, AgentRecord, Standing, record_of
 from holdfast.backends.interface import Call
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context, validation
+from holdfast.engine.events import Event
 from holdfast.engine.ids import new_id
-from holdfast.engine.records import Point
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, unpack_name, unpack_state
+from holdfast.engine.row_format import Point
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unsupported
 from holdfast.hooks.features import calling
-from holdfast.model.operations import Set
-from holdfast.model.packed import flatten, pack_name, pack_state, unpack_name, unpack_state
-from holdfast.security import tracing
-from holdfast.security.events import Event
 
 FORMAT = 1
 
@@ -68,11 +67,13 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
         key=line.id,
         value={name: state[name] for name in _SHOWN},
         actor=line.handle.guard.actor,
-        trace=tracing.traced(),
+        trace=trace_context.traced(),
         metadata={"class": record.kind, "status": record.status, "state": record.state},
     )
-    given = arguments.mapping(call.value, "state of the agent, as a hook left it")
-    parts = {name: arguments.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it") for name in _SHOWN}
+    given = validation.mapping(call.value, "state of the agent, as a hook left it")
+    parts = {
+        name: validation.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it") for name in _SHOWN
+    }
     packed = pack_state(codec, state | parts)
     delta = Delta(
         {unpack_name(name): Set(flatten(value)) for name, value in packed.items()},

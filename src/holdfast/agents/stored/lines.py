@@ -11,26 +11,25 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from holdfast import arguments
 from holdfast.agents.stored.conflicts import HINT
 from holdfast.agents.stored.record import CONVERSATION, AgentRecord, Standing, record_of
 from holdfast.backends.interface import Change, Expect, Get
 from holdfast.backends.tables import STEPS
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context, validation
 from holdfast.engine.append import OnConflict, Saving
-from holdfast.engine.layout import Layout
+from holdfast.engine.branch_graph import Layout
+from holdfast.engine.events import DIGEST, Event, digest, rows, told
+from holdfast.engine.guard import Action, Guards, Permit, both_guards
 from holdfast.engine.lines import ROOT
+from holdfast.engine.model.operations import EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.packed_state import Packed, flatten, pack_name, unpack, unpack_state
+from holdfast.engine.model.scopes import Scope
 from holdfast.engine.namespaces import AGENTS
-from holdfast.engine.records import Line, Point, readable
-from holdfast.engine.states import Held
+from holdfast.engine.row_format import Line, Point, readable
+from holdfast.engine.state_loader import Held
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, NotFound
 from holdfast.history.revisions import resolve
-from holdfast.model.operations import EditList, EditMap, Keep, Operation, Set
-from holdfast.model.packed import Packed, flatten, pack_name, unpack, unpack_state
-from holdfast.model.scopes import Scope
-from holdfast.security import tracing
-from holdfast.security.events import DIGEST, Event, digest, rows, told
-from holdfast.security.guard import Action, Guards, Permit, both_guards
 from holdfast.state.handles import Handle
 
 PREFIX = AGENTS
@@ -126,7 +125,7 @@ class AgentLine:
     async def at(self, at: str | datetime) -> Point:
         """The last step by a time, or the one that a revision names, such as the id of a step. Raises `NotFound`."""
         await self.point()
-        text = at if isinstance(at, str) else f"HEAD@{{{arguments.moment(at).isoformat()}}}"
+        text = at if isinstance(at, str) else f"HEAD@{{{validation.moment(at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
         except NotFound as error:
@@ -183,7 +182,7 @@ class AgentLine:
     ) -> Saving:
         """A step of the agent, to be saved alone or together with those of others. It follows the newest step; or goes
         on from an older one, on a branch of its own, if the newest is to be passed over."""
-        trace, actor = tracing.traced(), self.handle.guard.actor
+        trace, actor = trace_context.traced(), self.handle.guard.actor
         happened = told(self.handle.now(), trace, events)
         said = {**about, **({"actor": actor} if actor else {}), "correlation": trace.correlation}
         said |= {"cause": trace.cause} if trace.cause else {}

@@ -17,11 +17,11 @@ from holdfast.agents.stored.lines import LARGE, PREFIX, AgentLine, id_of
 from holdfast.agents.stored.record import STATUSES, Status
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.layout import Layout, Place
-from holdfast.engine.records import Line, Point, info_of
+from holdfast.engine.branch_graph import Layout, Place
+from holdfast.engine.model.scopes import Scope, normal, quoted
+from holdfast.engine.row_format import Line, Point, info_of
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model.scopes import Scope, normal, quoted
 from holdfast.state.handles import Handle
 
 _LAST = "\U0010ffff"

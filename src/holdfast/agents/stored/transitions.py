@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from holdfast.agents.stored.lines import AgentLine
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.records import open_event
+from holdfast.engine.row_format import open_event
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid
 
 ROLLBACK = "rollback"

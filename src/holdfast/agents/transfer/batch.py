@@ -13,9 +13,9 @@ from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.keeping.messages import Handed
 from holdfast.agents.stored.record import CONVERSATION, Pending
 from holdfast.agents.transfer.offers import TRANSFER, Offer
+from holdfast.engine.events import Event
+from holdfast.engine.model.packed_state import as_items
 from holdfast.errors import Conflict, Uncertain
-from holdfast.model.packed import as_items
-from holdfast.security.events import Event
 
 
 async def hand_over(

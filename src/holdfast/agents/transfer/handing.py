@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Literal
 
-from holdfast import arguments
 from holdfast.agents.declared.calling import called
 from holdfast.agents.keeping.inert import Revive, StandIn, inert
 from holdfast.agents.keeping.keeper import Keeper
@@ -23,9 +22,10 @@ from holdfast.agents.stored.lines import AgentLine
 from holdfast.agents.stored.record import Pending
 from holdfast.agents.transfer.batch import hand_over, under_way
 from holdfast.agents.transfer.offers import TRANSFER, Offer, Phase, Transfer, recovered, told
-from holdfast.engine.chance import chance
+from holdfast.engine import validation
+from holdfast.engine.events import Event
+from holdfast.engine.rng import chance
 from holdfast.errors import Conflict, Denied, HoldfastError, Invalid, Transient, Unavailable, Uncertain
-from holdfast.security.events import Event
 
 RECENT = 20
 """So many of the last messages are shown with an offer."""
@@ -52,7 +52,7 @@ async def transfer(
     `context` is told besides what the giver knows. Whoever is named by its id is brought back to life to be asked; with
     `accept`, nobody is asked.
     """
-    more = dict(arguments.mapping(context or {}, "context"))
+    more = dict(validation.mapping(context or {}, "context"))
     if any(type(key) is not str for key in more):
         raise Invalid("the keys of a context are strings", where=repr(list(more))[:80])
     giver.line.handle.codec.pack(more)  # says what cannot be kept of it, and where

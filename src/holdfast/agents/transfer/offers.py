@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.stored.record import Pending
-from holdfast.security import tracing
-from holdfast.security.events import Event
+from holdfast.engine import trace_context
+from holdfast.engine.events import Event
 
 Phase: TypeAlias = Literal["begun", "refused", "undone", "given", "received", "acknowledged"]
 
@@ -69,7 +69,7 @@ def told(keeper: Keeper, offer: Offer, phase: Phase, error: str = "", duration: 
         "ok" if not error else "denied" if phase == "refused" else "error",
         duration,
         keeper.line.handle.codec.pack(detail),
-        trace=tracing.traced()._replace(correlation=offer.id),
+        trace=trace_context.traced()._replace(correlation=offer.id),
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from holdfast import arguments
 from holdfast.agents.stored.lines import AgentLine
 from holdfast.agents.transfer.offers import TRANSFER, Phase, Transfer
 from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.records import open_event
+from holdfast.engine import validation
+from holdfast.engine.row_format import open_event
+from holdfast.engine.types import to_datetime
 
 _PAGE = 256
 _PHASES: Mapping[str, Phase] = {phase: phase for phase in get_args(Phase)}
@@ -19,7 +19,7 @@ _PHASES: Mapping[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 async def transfers(line: AgentLine, limit: int = 100) -> list[Transfer]:
     """The transfers from and to an agent, the latest first, each as far as its line tells of it."""
-    count = arguments.count(limit, "limit")
+    count = validation.count(limit, "limit")
     found: dict[str, Transfer] = {}
     stop: tuple[Any, ...] = ()
     while len(found) < count:

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
-from holdfast.checkpoints import to_datetime
-from holdfast.engine.records import Point, open_step
+from holdfast.engine import trace_context
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import unpack
+from holdfast.engine.model.scopes import MARK, Part, Scope
+from holdfast.engine.row_format import Point, open_step
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model.operations import Set
-from holdfast.model.packed import unpack
-from holdfast.model.scopes import MARK, Part, Scope
-from holdfast.security import tracing
 from holdfast.state import keys as names
 from holdfast.state.changing import nanoseconds
 from holdfast.state.reading import View
@@ -61,7 +61,7 @@ class Message:
 
     def causing(self) -> AbstractContextManager[str]:
         """All changes made in this block carry this message as their cause, and its correlation id."""
-        return tracing.correlation(self.correlation or None, cause=self.id)
+        return trace_context.correlation(self.correlation or None, cause=self.id)
 
 
 class Subscriber(NamedTuple):

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from holdfast.backends.interface import Backend, Change, Get, Query, Scan
 from holdfast.backends.interface import Row as StoredRow
 from holdfast.backends.tables import LINES, STEPS
-from holdfast.engine.records import Line, Point
+from holdfast.engine.guard import FREELY, Permit
+from holdfast.engine.model.scopes import Part, Scope
+from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Conflict, Denied
-from holdfast.model.scopes import Part, Scope
 from holdfast.security.carrying import remove
-from holdfast.security.guard import FREELY, Permit
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View, seen
 from holdfast.state.writing import Write, Written, commit, pack_value

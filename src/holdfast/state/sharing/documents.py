@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.codec import msgpack
+from holdfast.engine import validation
+from holdfast.engine.model.merge import Clash as PackedClash
+from holdfast.engine.model.merge import Resolution, Resolver, merge, ours, theirs, union
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.packed_state import Packed, as_items, unpack
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.merging import LEAVE, Clash
-from holdfast.model.merge import Clash as PackedClash
-from holdfast.model.merge import Resolution, Resolver, merge, ours, theirs, union
-from holdfast.model.missing import MISSING
-from holdfast.model.packed import Packed, as_items, unpack
-from holdfast.model.scopes import Scope
 from holdfast.state import history
 from holdfast.state.changing import Change
 from holdfast.state.history import Past
@@ -65,7 +65,7 @@ class DocumentOperations:
         if version is None:
             found = await self._now()
         else:
-            found = await self._at(arguments.count(version, "version"))
+            found = await self._at(validation.count(version, "version"))
         await self._place.handle.guard.saw(self.scope, (CONTENT,))
         return found
 
@@ -97,7 +97,7 @@ class DocumentOperations:
         `LEAVE` to refuse it.
         """
         await self._place.may("read", CONTENT)
-        handle, version = self._place.for_(CONTENT), arguments.count(base, "version")
+        handle, version = self._place.for_(CONTENT), validation.count(base, "version")
         resolver = self._resolver(settle)
         mine, made = pack_value(handle, CONTENT, value), list[Packed]()
 
@@ -119,7 +119,7 @@ class DocumentOperations:
     @operation
     async def wait(self, after: int, timeout: float | None = None) -> Revision | None:
         """The document, as soon as it has a later version; None if it had none within so many seconds."""
-        version = arguments.count(after, "version")
+        version = validation.count(after, "version")
         await self._place.may("read", CONTENT)
 
         async def look() -> Revision | None:
@@ -135,7 +135,7 @@ class DocumentOperations:
         """Who edited it, when and why, the latest first. `before` the last one of a page, or a version, goes on with a
         longer history."""
         return await history.of(
-            self._place.for_(CONTENT), self._place.own, CONTENT, arguments.count(limit, "limit"), before
+            self._place.for_(CONTENT), self._place.own, CONTENT, validation.count(limit, "limit"), before
         )
 
     @operation

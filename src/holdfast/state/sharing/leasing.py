@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict
-from holdfast.model.scopes import Scope
 from holdfast.state.handles import Handle
 from holdfast.state.reading import View
 from holdfast.state.writing import Write, commit, pack_value

@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.checkpoints import to_datetime
+from holdfast.engine import trace_context, validation
+from holdfast.engine.model.missing import MISSING
+from holdfast.engine.model.scopes import Scope, check_key
+from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
-from holdfast.model.missing import MISSING
-from holdfast.model.scopes import Scope, check_key
-from holdfast.security import tracing
 from holdfast.state.changing import nanoseconds
 from holdfast.state.reading import View, viewed
 from holdfast.state.sharing import leasing
@@ -87,17 +86,17 @@ class Task:
 
     def causing(self) -> AbstractContextManager[str]:
         """All changes made in this block carry this item as their cause, and its correlation id."""
-        return tracing.correlation(self.correlation, cause=self.id)
+        return trace_context.correlation(self.correlation, cause=self.id)
 
 
 class PipelineOperations:
     """What can be done with a pipeline. `Pipeline` and `AsyncPipeline` have these as methods."""
 
     def __init__(self, place: Place, stages: Sequence[str], tries: int) -> None:
-        names = [check_key(stage, "name of the stage") for stage in arguments.several(stages, "stage")]
+        names = [check_key(stage, "name of the stage") for stage in validation.several(stages, "stage")]
         if not names or len(set(names)) < len(names) or any("/" in name for name in names):
             raise Invalid("a pipeline has one stage or more, each with a name of its own and no slash in it")
-        if arguments.count(tries, "number of tries") < 1:
+        if validation.count(tries, "number of tries") < 1:
             raise Invalid("an item is tried once at least")
         self.stages = tuple(names)
         self._place = place
@@ -122,7 +121,7 @@ class PipelineOperations:
     @operation
     async def put_many(self, items: Iterable[Any], *, delay: float | timedelta | None = None) -> list[str]:
         """Put items in, all or none. Returns their ids."""
-        return await self._put(list(arguments.several(items, "item")), delay)
+        return await self._put(list(validation.several(items, "item")), delay)
 
     # Working ------------------------------------------------------------------------------------------------------
 
@@ -180,7 +179,7 @@ class PipelineOperations:
     async def forget(self, ids: Iterable[str]) -> int:
         """Take results, and items that were tried too often, away: whoever has read them has no more use for them.
         Returns how many there were."""
-        wanted = [check_key(id, "id of an item") for id in arguments.several(ids, "id")]
+        wanted = [check_key(id, "id of an item") for id in validation.several(ids, "id")]
         handle, gone = self._place.for_(self.stages[-1]), 0
 
         async def writes(view: View) -> list[Write]:
@@ -252,7 +251,7 @@ class PipelineOperations:
         if not 0 < len(items) <= _MOST:
             raise Invalid(f"1 to {_MOST} items are put in at a time, not {len(items)}")
         first = self.stages[0]
-        handle, trace, names = self._place.for_(first), tracing.traced(), list[str]()
+        handle, trace, names = self._place.for_(first), trace_context.traced(), list[str]()
         wait = 0 if delay is None else nanoseconds(delay)
         packed = [
             pack_value(handle, "item", {"value": item, "correlation": trace.correlation, "cause": trace.cause})
@@ -347,7 +346,7 @@ class PipelineOperations:
     async def _page(self, prefix: str, after: str, limit: int) -> list[tuple[str, Any]]:
         await self._place.handle.guard.allow("read", self.scope, ())
         last = prefix + check_key(after, "id of an item") if after else ""
-        page = arguments.count(limit, "limit")
+        page = validation.count(limit, "limit")
         found = await viewed(
             self._place.handle, self._place.own, lambda view: view.items(prefix, after=last, limit=page)
         )

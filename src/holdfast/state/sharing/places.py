@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from holdfast.engine.guard import Action, Guard, Permit
+from holdfast.engine.model.scopes import MAX_LINE, Part, Scope
 from holdfast.errors import Invalid
-from holdfast.model.scopes import MAX_LINE, Part, Scope
-from holdfast.security.guard import Action, Guard, Permit
 from holdfast.state.handles import Handle
 
 Pattern = Literal["topic", "requests", "pipeline", "document"]

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.engine import trace_context
+from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Unanswered, Unsupported
-from holdfast.model.scopes import Scope
-from holdfast.security import tracing
 from holdfast.state.reading import View, viewed
 from holdfast.state.sharing import leasing
 from holdfast.state.sharing.heartbeats import Heart, beating
@@ -61,7 +61,7 @@ class Request:
 
     def causing(self) -> AbstractContextManager[str]:
         """All changes made in this block carry this request as their cause, and its correlation id."""
-        return tracing.correlation(self.correlation, cause=self.id)
+        return trace_context.correlation(self.correlation, cause=self.id)
 
 
 class _Answer(NamedTuple):
@@ -162,7 +162,7 @@ class RequestsOperations:
 
     async def _ask(self, payload: Any, timeout: float) -> str:
         handle, seconds = self._place.for_(ASK), checked(timeout)
-        token, trace = secrets.token_hex(8), tracing.traced()
+        token, trace = secrets.token_hex(8), trace_context.traced()
         record = {
             "value": payload,
             "actor": handle.guard.actor,

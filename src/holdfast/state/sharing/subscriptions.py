@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from holdfast import arguments
 from holdfast.backends.runtime.drivers import Async, Sync, operation
+from holdfast.engine import validation
 from holdfast.errors import Conflict, Invalid
 from holdfast.state.reading import View
 from holdfast.state.sharing import chains
@@ -74,7 +74,7 @@ class SubscriptionOperations:
     async def receive_many(self, limit: int = _PAGE, timeout: float | None = None) -> list[Message]:
         """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
         received before."""
-        if arguments.count(limit, "number of messages") < 1:
+        if validation.count(limit, "number of messages") < 1:
             raise Invalid("at least 1 message is received")
         await self._ack()
         return await self._next(limit, timeout)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast import arguments
-from holdfast.engine.records import Branch, Point
-from holdfast.engine.rewrite import Choice
+from holdfast.engine import validation
+from holdfast.engine.rewrite.rewriter import Choice
+from holdfast.engine.row_format import Branch, Point
 from holdfast.state.sharing.places import Place
 
 KEPT = 1000
@@ -15,7 +15,7 @@ KEPT = 1000
 
 async def trim(place: Place, keep: int) -> int:
     """Drop all steps but the last ones; what they led to stays as it is. Returns how many went."""
-    count = max(arguments.count(keep, "number of steps to keep"), 1)
+    count = max(validation.count(keep, "number of steps to keep"), 1)
     await place.handle.guard.allow("write", place.scope, ())
     engine, line, dropped = place.handle.engine, place.handle.line(place.own), 0
     if await engine.lines.look(line) is None:

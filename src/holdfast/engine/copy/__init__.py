@@ -1,0 +1,1 @@
+"""Copying lines, within a store and between stores."""

@@ -1,0 +1,517 @@
+"""Moving lines to another store, as they are.
+
+Rows are copied and not made anew: ids, hashes and bodies stay what they are. What steps need comes before them, and the
+row by which a line is found comes last: a line that is copied for the first time is there as a whole or not at all.
+Killed anywhere and begun again, it goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.backends.interface import Backend, Change, Create, Delete, Expect, Get, Put, Row, Scan
+from holdfast.backends.paging import rows
+from holdfast.backends.registry import backend_for
+from holdfast.backends.tables import (
+    BRANCHES,
+    EVENTS,
+    FOLDS,
+    LINES,
+    LINKS,
+    METADATA,
+    NODES,
+    OBJECTS,
+    REFS,
+    STEPS,
+    TRANSITIONS,
+    WRITES,
+    Key,
+    Scalar,
+    Space,
+)
+from holdfast.engine.context import Ground
+from holdfast.engine.engine import Engine
+from holdfast.engine.integrity.verify import raise_problems, verify
+from holdfast.engine.projection.rows import nothing_shown
+from holdfast.engine.protection import HOLD, LEASE, PIN
+from holdfast.engine.row_format import Line, Point, is_sound
+from holdfast.errors import Conflict, Corrupt, Denied, Invalid, Unsupported
+
+_NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
+"""What is copied before the steps, in this order."""
+
+_ALL = (*_NEEDED, STEPS)
+
+_PLACED = (STEPS, FOLDS, BRANCHES, REFS)
+"""Where others could have put something else under the same key meanwhile, which is not written over."""
+
+_BATCH_BYTES = 4 << 20
+_BATCH_ROWS = 256
+_FETCH = 8
+"""How many rows are fetched at first: of small ones more from then on, of large ones fewer."""
+
+_PASSES = 10
+"""How often to look for what was written meanwhile."""
+
+_LOOKS = 5
+"""How often a line is compared in full before it is left as one that keeps changing."""
+
+_NAMES = 1000
+
+
+class Progress(NamedTuple):
+    """How far a copy has come: threads that are done with (`phase` says whether copied or verified), of how many; the
+    last of them; and what was written so far."""
+
+    phase: str
+    done: int
+    total: int
+    thread: str
+    rows: int
+    bytes: int
+
+
+class Copied(NamedTuple):
+    """What a copy did: how many threads it looked at, and skipped since they were there already; how many rows, with
+    how many bytes of bodies, it wrote; how long it took; and the names of threads that kept changing meanwhile, whose
+    newest checkpoints may be missing from the copy."""
+
+    threads: int
+    skipped: int
+    rows: int
+    bytes: int
+    seconds: float
+    changing: tuple[str, ...]
+
+
+Tell: TypeAlias = Callable[[Progress], None]
+"""Is told how far a copy has come."""
+
+_Listing: TypeAlias = Mapping[Key, tuple[Scalar, ...]]
+
+
+class _Changed(Exception):
+    """The line was rewritten while it was copied, here or there."""
+
+
+class Mover:
+    """Copies lines from one store to another."""
+
+    def __init__(self, source: Engine, target: Engine, tell: Tell | None = None) -> None:
+        self._source = source.ground.backend
+        self._target = target.ground.backend
+        self._engine = target
+        self._tell = tell
+        self._only: Sequence[Line] | None = None
+        self._written: set[Line] = set()
+        """Lines that were copied in this run."""
+        self._rows = 0
+        self._bytes = 0
+
+    async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> Copied:
+        """Copy all lines of a tenant, or of all; or only some.
+
+        `Conflict` at a line that has another history in the other store: what comes after it is not copied.
+        `Unsupported` if the other store cannot hold a row: for a step, before anything is written. Lines that are
+        damaged are left out; `Corrupt` names them when all others are copied.
+        """
+        began = time.monotonic()
+        if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
+            raise Invalid("a store is not copied to itself", where=self._source.url)
+        self._only = only
+        await self._check_sizes(tenant)
+        damaged: dict[Line, Corrupt] = {}
+        first = await self._lines(tenant)
+        lines, changing = first, set[Line]()
+        for turn in range(_PASSES):
+            changing = set()
+            for number, line in enumerate(lines, 1):
+                if line not in damaged and not await self._is_same(line):
+                    changing.add(line)
+                    try:
+                        await self._copy(line)
+                    except Corrupt as error:
+                        damaged[line] = error
+                if not turn:
+                    self._report("copied", number, len(lines), line)
+            for line in self._written.difference(lines):
+                await self._engine.lines.delete(line)  # it was, meanwhile
+            if not changing - damaged.keys():
+                break
+            lines = await self._lines(tenant)
+        unsettled = await self._verify([line for line in lines if line not in damaged])
+        if damaged:
+            raise _damage(damaged, self._source.url)
+        names = sorted(line.name for line in unsettled)
+        skipped = len([line for line in first if line not in self._written])
+        return Copied(len(lines), skipped, self._rows, self._bytes, time.monotonic() - began, tuple(names))
+
+    def _report(self, phase: str, done: int, total: int, line: Line) -> None:
+        if self._tell is not None:
+            self._tell(Progress(phase, done, total, line.name, self._rows, self._bytes))
+
+    async def _lines(self, tenant: str | None) -> list[Line]:
+        if self._only is not None:
+            there = await self._source.read([Get(LINES, [tuple(line)]) for line in self._only])
+            return [line for line, found in zip(self._only, there, strict=True) if found]
+        prefix: Key = () if tenant is None else (tenant,)
+        lines: list[Line] = []
+        start: Key = ()
+        while True:
+            scan = Scan(LINES, prefix, start=start, limit=_NAMES + bool(start), bodies=False)
+            (found,) = await self._source.read([scan])
+            lines += (Line(str(row.key[0]), str(row.key[1])) for row in found[bool(start) :])
+            if len(found) < _NAMES:
+                return lines
+            start = found[-1].key[len(prefix) :]
+
+    async def _check_sizes(self, tenant: str | None) -> None:
+        """Whether the other store can hold every step. Looked at only where it holds less than this one, and of lines
+        that are so large that a step might be."""
+        most = self._target.capabilities.max_body
+        if self._source.capabilities.max_body <= most:
+            return
+        for line in await self._lines(tenant):
+            size = sum(int(row.columns[-1]) for heads in await _heads(self._source, line) for row in heads)
+            if size > most // 2:
+                for space in (STEPS, OBJECTS, NODES):
+                    async for row in rows(self._source, space, line):
+                        self._check_size(line, space, row)
+
+    def _check_size(self, line: Line, space: Space, row: Row) -> None:
+        most = self._target.capabilities.max_body
+        if len(row.body) > most:
+            raise Unsupported(
+                f"a row of {len(row.body)} bytes is over the limit of {most}",
+                where=f"thread {line}, {space.name} {row.key[2:]}; to be copied to {self._target.url}",
+                hint="Copy to a store that holds larger rows, or delete the thread. Nothing of it was copied",
+            )
+
+    async def lacks(self, line: Line) -> bool:
+        """Whether the other store lacks a step of a line. `Conflict` if it does, and has another history besides."""
+        (found,) = await self._source.read([Get(LINES, [tuple(line)])])
+        (there,) = await self._target.read([Get(LINES, [tuple(line)])])
+        if not there:
+            return True
+        steps, theirs = [await _listing(store, STEPS, line) for store in (self._source, self._target)]
+        if found[0].columns[0] == there[0].columns[0] and all(
+            key in theirs and _stands_for(Point.of(Row(key, theirs[key])), Point.of(Row(key, columns)))
+            for key, columns in steps.items()
+        ):
+            return False
+        _check_history(line, found[0], there[0], steps, theirs, self._target.url)
+        return True
+
+    # One line -------------------------------------------------------------------------------------------------
+
+    async def _is_same(self, line: Line) -> bool:
+        """Whether both stores have the same, as far as can be told without reading all of it.
+
+        Steps are never changed but with the line's own row, and what they need is stored with them.
+        """
+        return await _outline(self._source, line) == await _outline(self._target, line)
+
+    async def _copy(self, line: Line) -> bool:
+        """Copy what the other store lacks of a line, unless it is deleted or changes meanwhile; whether it was done."""
+        (found,) = await self._source.read([Get(LINES, [tuple(line)])])
+        (there,) = await self._target.read([Get(LINES, [tuple(line)])])
+        if not found:
+            return False
+        if there and line in self._written and there[0].columns[0] != found[0].columns[0]:
+            await self._engine.lines.delete(line)  # as it was here; and then made anew
+            there = []
+        # Theirs first: whatever another copy brings there meanwhile is here. Then steps: what they need is there when
+        # they are, and what comes later is for the next time.
+        theirs = {space: await _listing(self._target, space, line) for space in _ALL}
+        steps = await _listing(self._source, STEPS, line)
+        writer = _Writer(self._target, line, there[0].columns if there else None)
+        if there:
+            _check_history(line, found[0], there[0], steps, theirs[STEPS], self._target.url)
+            _check_protected(line, steps, theirs, self._target.url)
+        try:
+            if there and (there != found or steps != theirs[STEPS]):
+                await writer.write(_not_shown(line, steps, theirs[STEPS]))
+            for space in _ALL:
+                ours = steps if space is STEPS else _of_steps(space, await _listing(self._source, space, line), steps)
+                await self._copy_space(space, ours, theirs[space], writer)
+                # Rows of a copy that came to nothing, or that the line has no more.
+                writer.later += (
+                    Delete(space, key) for key in theirs[space] if key not in ours and not _protects(space, key)
+                )
+            await writer.flush()
+            (now,) = await self._source.read([Get(LINES, [tuple(line)])])
+            if now != found:
+                return False
+            await writer.finish(found[0])
+        except _Changed:
+            return False
+        except Unsupported:
+            if not there:
+                await self._engine.lines.delete(line)
+            raise
+        finally:
+            self._rows += writer.rows
+            self._bytes += writer.bytes
+            self._engine.ground.cache.forget(line)
+        self._written.add(line)
+        await self._engine.projector.follow(line)
+        await self._engine.indexer.follow(line)
+        return True
+
+    async def _copy_space(self, space: Space, ours: _Listing, theirs: _Listing, writer: _Writer) -> None:
+        missing = [key for key, columns in ours.items() if _is_mark(space, key) or theirs.get(key) != columns]
+        start, page = 0, _FETCH
+        while start < len(missing):
+            wanted = missing[start : start + page]
+            start += len(wanted)
+            (found,) = await self._source.read([Get(space, wanted)])
+            if len(found) < len(wanted):
+                raise _Changed
+            for row in found:
+                if not is_sound(space, row):
+                    raise Corrupt(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
+                if row.columns != ours[row.key]:
+                    raise _Changed
+                self._check_size(writer.line, space, row)
+                taken = row.key in theirs or space not in _PLACED
+                await writer.put(Put(space, row) if taken else Create(space, row))
+            size = sum(len(row.body) for row in found)
+            page = min(2 * page, _BATCH_ROWS) if size < _BATCH_BYTES // 4 else max(1, page * _BATCH_BYTES // (2 * size))
+
+    # Verifying ------------------------------------------------------------------------------------------------
+
+    async def _verify(self, lines: Sequence[Line]) -> list[Line]:
+        """Compare both stores row by row, and recompute the hashes. Returns lines that are not yet the same."""
+        changing: list[Line] = []
+        for number, line in enumerate(lines, 1):
+            if await self._settle(line):
+                raise_problems(line, await verify(self._engine.ground, line), self._target.url)
+                await self._engine.projector.follow(line)  # a copy that was killed may not have got there
+                await self._engine.indexer.follow(line)
+            else:
+                changing.append(line)
+            self._report("verified", number, len(lines), line)
+        return changing
+
+    async def _settle(self, line: Line) -> bool:
+        """Whether both stores have the same rows. What was written meanwhile, or left by a copy that was killed, is
+        made up for."""
+        last, copied = None, False
+        for look in range(_LOOKS):
+            if look:
+                copied = await self._copy(line)
+            source, target = await _digest(self._source, line), await _digest(self._target, line)
+            if source == target:
+                return True
+            # Others may write to both meanwhile: only what stood still, and was not mended by copying, is wrong.
+            if copied and last == (source, target):
+                raise Corrupt(
+                    "the copy is not what was copied",
+                    where=f"thread {line} in {self._target.url}",
+                    hint="Delete the thread there, and copy again",
+                )
+            last = source, target
+        return False
+
+
+async def copy_to_url(
+    source: Engine,
+    url: str,
+    options: Mapping[str, Any],
+    tenant: str | None,
+    tell: Tell | None,
+    only: Sequence[Line] | None = None,
+) -> Copied:
+    """Copy lines to a store that is opened for it."""
+    kind = backend_for(url)
+    if kind.takes_tenant and tenant is not None:
+        options = {"tenant": tenant, **options}
+    backend = await kind.open(url, **options)
+    try:
+        ground = Ground(backend, codec=source.ground.codec, project=backend.capabilities.projected)
+        return await Mover(source, Engine(ground), tell).copy(tenant, only)
+    finally:
+        await backend.close()
+
+
+class _Writer:
+    """Puts rows of one line into a store, in batches, as long as the line is there what it was at first."""
+
+    def __init__(self, backend: Backend, line: Line, known: tuple[Scalar, ...] | None) -> None:
+        self.line = line
+        self._backend = backend
+        self._condition = Expect(LINES, tuple(line), known)
+        self._known = known
+        self._limit = min(_BATCH_BYTES, backend.capabilities.max_batch)
+        self._changes: list[Change] = []
+        self._size = 0
+        self.rows = 0
+        self.bytes = 0
+        self.later: list[Change] = []
+        """What is removed when all else is there."""
+
+    async def put(self, change: Create | Put) -> None:
+        body = len(change.row.body)
+        if self._changes and (self._size + body > self._limit or len(self._changes) >= _BATCH_ROWS):
+            await self.flush()
+        self._changes.append(change)
+        self._size += body
+
+    async def flush(self) -> None:
+        changes, size = self._changes, self._size
+        self._changes, self._size = [], 0
+        if changes:
+            await self.write(changes)
+            self.rows += len(changes)
+            self.bytes += size
+
+    async def finish(self, row: Row) -> None:
+        """Have the line found in the store, or found as it is now."""
+        if self._known is None:
+            await self._remove()  # nobody has seen it yet
+        if self._known != row.columns:
+            await self.write([Put(LINES, row)])
+            self._condition = Expect(LINES, tuple(self.line), row.columns)
+            self.rows += 1
+        await self._remove()
+
+    async def _remove(self) -> None:
+        for start in range(0, len(self.later), _BATCH_ROWS):
+            await self.write(self.later[start : start + _BATCH_ROWS])
+        self.later = []
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        if await self._backend.apply([self._condition, *changes]) is not None:
+            raise _Changed
+
+
+async def _outline(backend: Backend, line: Line) -> list[list[Row]]:
+    """A line in a few rows: itself, its branches, names and tags, pending writes, and the last step of each branch."""
+    found = await backend.read(
+        [
+            Get(LINES, [tuple(line)]),
+            Scan(BRANCHES, tuple(line)),
+            Scan(REFS, tuple(line)),
+            Scan(WRITES, tuple(line), bodies=False),
+        ]
+    )
+    lines, branches, refs, writes = found
+    marks = [row.key for row in writes if _is_mark(WRITES, row.key)]
+    heads = await _heads(backend, line)
+    (marked,) = await backend.read([Get(WRITES, marks)]) if marks else ([],)
+    plain = [[row._replace(body=b"") for row in each] for each in (lines, branches, _copied(refs), writes, *heads)]
+    return [*plain, sorted(marked)]
+
+
+async def _heads(backend: Backend, line: Line) -> list[list[Row]]:
+    """The last step of each branch, if it has one."""
+    (branches,) = await backend.read([Scan(BRANCHES, tuple(line))])
+    numbers = [0, *(row.key[2] for row in branches)]
+    return await backend.read([Scan(STEPS, (*line, n), reverse=True, limit=1, bodies=False) for n in numbers])
+
+
+def _copied(refs: Sequence[Row]) -> list[Row]:
+    """References but for leases, which are about what is under way in a store, and for what protects a thread there."""
+    return [row for row in refs if row.key[2] != LEASE and not _protects(REFS, row.key)]
+
+
+def _protects(space: Space, key: Key) -> bool:
+    """Whether the row is a pin or a hold. They are copied; but what the other store has of them is for those to take
+    away who set it there."""
+    return space is REFS and key[2] in (PIN, HOLD)
+
+
+def _is_mark(space: Space, key: Key) -> bool:
+    """Whether the row is a write that may take the place of another."""
+    return space is WRITES and int(key[4]) < 0
+
+
+async def _listing(backend: Backend, space: Space, line: Line) -> dict[Key, tuple[Scalar, ...]]:
+    """The keys and columns of a line's rows."""
+    return {
+        row.key: row.columns
+        async for row in rows(backend, space, line, bodies=False)
+        if space is not REFS or row.key[2] != LEASE
+    }
+
+
+def _of_steps(space: Space, listing: _Listing, steps: _Listing) -> _Listing:
+    """Rows that belong to some steps. Others came later."""
+    if space is FOLDS:
+        return {key: columns for key, columns in listing.items() if key in steps}
+    if space is REFS:
+        ids = {columns[0] for columns in steps.values()}
+        return {key: columns for key, columns in listing.items() if columns[0] in ids or key[2] == HOLD}
+    if space is EVENTS:
+        # They stay when their steps are pruned; and ids go up.
+        last = max((str(columns[0]) for columns in steps.values()), default="")
+        return {key: columns for key, columns in listing.items() if str(key[2]) <= last}
+    return listing
+
+
+def _not_shown(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
+    """What a store must not go on to show of a line that changes: its state, and steps that it has no more."""
+    gone = {columns[0] for columns in there.values()} - {columns[0] for columns in steps.values()}
+    return nothing_shown(line) + [
+        Delete(space, (*line, id)) for id in sorted(map(str, gone)) for space in (TRANSITIONS, METADATA)
+    ]
+
+
+def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _Listing, url: str) -> None:
+    """`Conflict` if what is in the other store did not come from here, or has gone on by itself."""
+    hint = "Delete the thread there, or copy to another store"
+    if ours.columns[0] != theirs.columns[0]:
+        raise Conflict("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
+    for key, columns in there.items():
+        mine = Point.of(Row(key, columns))
+        other = Point.of(Row(key, steps[key])) if key in steps else None
+        if other is None or other.hash != mine.hash:
+            raise Conflict(
+                f"the thread has a checkpoint there that it has not here: {mine.id or mine.hash.hex()}",
+                where=f"thread {line} in {url}",
+                hint=hint,
+            )
+
+
+def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Space, _Listing], url: str) -> None:
+    """`Denied` if steps were pruned here that a hold or a pin in the other store keeps there."""
+    pruned = {columns[0] for key, columns in theirs[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
+    for key, columns in theirs[REFS].items() if pruned else ():
+        if key[2] == HOLD or (key[2] == PIN and columns[0] in pruned):
+            raise Denied(
+                f"checkpoints were pruned that {'a hold' if key[2] == HOLD else 'a pin'} keeps there",
+                where=f"thread {line} in {url}",
+                hint="Take it away there first, if that is yours to decide, or copy to another store",
+            )
+
+
+def _stands_for(there: Point, here: Point) -> bool:
+    """Whether a step that is there is the one that is here, and whole if that is."""
+    return there.hash == here.hash and (here.pruned or not there.pruned)
+
+
+async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
+    """How many rows a line has in each space, and a digest of them."""
+    digests = []
+    for space in (LINES, *_ALL):
+        digest, count = hashlib.sha256(), 0
+        async for row in rows(backend, space, line):
+            if space is not REFS or _copied([row]):
+                count += 1
+                digest.update(repr((row.key, row.columns)).encode(errors="surrogatepass"))
+                digest.update(hashlib.sha256(row.body).digest())
+        digests.append((count, digest.hexdigest()))
+    return digests
+
+
+def _damage(damaged: Mapping[Line, Corrupt], url: str) -> Corrupt:
+    (line, error), *others = damaged.items()
+    more = f"; {len(others)} more: {', '.join(str(each) for each, _ in others[:10])}" if others else ""
+    return Corrupt(
+        f"a thread is damaged and was not copied: {error.what}{more}",
+        where=f"thread {line} in {url}",
+        hint="All others were copied. Repair it from a mirror or a backup, and copy again",
+    )

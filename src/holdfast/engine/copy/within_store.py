@@ -1,0 +1,122 @@
+"""Copying lines, as they are, under other names.
+
+Every row is opened and put into an envelope of its new line; ids and commit hashes stay what they are. What the steps
+need is copied first, and the steps last, all in one batch: a copy is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from holdfast.backends.interface import Change, Create, Delete, Expect, Put, Row, Scan
+from holdfast.backends.tables import BRANCHES, FOLDS, LINES, NODES, OBJECTS, REFS, STEPS, WRITES, Key, Space
+from holdfast.codec.envelope import Context, unwrap, wrap
+from holdfast.engine.context import Ground
+from holdfast.engine.leases import Lease
+from holdfast.engine.lines import Lines
+from holdfast.engine.projection.projector import Projector
+from holdfast.engine.protection import is_about_step
+from holdfast.engine.row_format import Line, Point, context_of, info_row
+from holdfast.engine.text_index.indexer import Indexer
+from holdfast.errors import Conflict
+
+_PAGE = 256
+"""How many rows are copied at a time."""
+
+_UNSEEN = (FOLDS, NODES, OBJECTS, WRITES)
+"""Spaces whose rows nobody looks at who has not found a step."""
+
+_ATTEMPTS = 100
+"""How often a copy is begun again because a line was rewritten meanwhile."""
+
+
+class Copier:
+    """Copies lines within a store."""
+
+    def __init__(self, ground: Ground, lines: Lines, projector: Projector, indexer: Indexer) -> None:
+        self._ground = ground
+        self._backend = ground.backend
+        self._lines = lines
+        self._projector = projector
+        self._indexer = indexer
+
+    async def copy(self, names: Mapping[Line, Line]) -> None:
+        """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
+        leases = {new: Lease(self._ground, new, "copy") for new in names.values()}
+        async with AsyncExitStack() as stack:  # gives back all of them, whatever becomes of one
+            for lease in leases.values():
+                stack.push_async_callback(lease.give_back)
+                await lease.take()
+            for _ in range(_ATTEMPTS):
+                if await self._copy_all(names, leases):
+                    for new in names.values():
+                        await self._projector.follow(new)
+                        await self._indexer.follow(new)
+                    return
+            raise Conflict("the threads kept changing while they were copied", hint="Try again")
+
+    async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:
+        conditions: list[Change] = [lease.condition() for lease in leases.values()]
+        made: list[Change] = [lease.end() for lease in leases.values()]
+        for old, new in names.items():
+            info = await self._lines.info(old)
+            conditions.append(self._lines.unchanged(old, info))
+            fresh = self._lines.new_info()._replace(form=info.form, pruned=info.pruned)
+            made += [Create(LINES, info_row(new, fresh)), *await self._copy(old, new, leases[new])]
+        return await self._backend.apply([*conditions, *made]) is None
+
+    async def _copy(self, old: Line, new: Line, lease: Lease) -> list[Change]:
+        """Copy all that is not seen by itself; returns the changes that make the copy seen."""
+        await self._apply(new, lease, [Delete(space, tuple(new)) for space in _UNSEEN])  # of one that came to nothing
+        last: list[Change] = []
+        places: set[Key] = set()
+        ids: set[str] = set()
+        async for page in self._pages(STEPS, old):
+            places.update(row.key[2:] for row in page)
+            ids.update(Point.of(row).id for row in page)
+            last += (Create(STEPS, self._renamed(STEPS, row, new)) for row in page)
+        async for page in self._pages(BRANCHES, old):
+            last += (Create(BRANCHES, self._renamed(BRANCHES, row, new)) for row in page)
+        async for page in self._pages(REFS, old):
+            # What was named, or folded, since the steps were read is left out.
+            last += (
+                Create(REFS, self._renamed(REFS, row, new))
+                for row in page
+                if is_about_step(row) and row.columns[0] in ids
+            )
+        for space in _UNSEEN:
+            async for page in self._pages(space, old):
+                rows = [row for row in page if space is not FOLDS or row.key[2:] in places]
+                await self._apply(new, lease, [Put(space, self._renamed(space, row, new)) for row in rows])
+        return last
+
+    async def _apply(self, new: Line, lease: Lease, changes: Sequence[Change]) -> None:
+        conditions = [lease.condition(), Expect(LINES, tuple(new), None)]
+        if await self._backend.apply([*conditions, *changes]) is not None:
+            raise Conflict("there is a thread of that name already", where=f"thread {new}", hint="Choose another name")
+        await lease.show_life()
+
+    async def _pages(self, space: Space, line: Line) -> AsyncIterator[list[Row]]:
+        start: Key = ()
+        while True:
+            (rows,) = await self._backend.read([Scan(space, tuple(line), start=start, limit=_PAGE + bool(start))])
+            page = rows[1:] if start else rows  # a page starts with the row that the one before it ended with
+            if not page:
+                return
+            yield page
+            start = rows[-1].key[2:]
+
+    def _renamed(self, space: Space, row: Row, new: Line) -> Row:
+        return renamed(space, row, new, self._ground.max_bytes)
+
+
+def renamed(space: Space, row: Row, new: Line, max_bytes: int) -> Row:
+    """A row as another line's, in an envelope of that. Raises `Corrupt` if it is not what was written."""
+    old = Line(str(row.key[0]), str(row.key[1]))
+    body = row.body
+    if body:
+        kind, name = context_of(space, row)
+        record = unwrap(body, Context(*old, kind, name), max_bytes=max_bytes)
+        body = wrap(record.content, Context(*new, kind, name), codec=record.codec, schema=record.schema)
+    return Row((*new, *row.key[2:]), row.columns, body)

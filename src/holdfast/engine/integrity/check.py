@@ -1,0 +1,172 @@
+"""What checking a line's rows has found so far, and what its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.backends.interface import Backend, Row
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import FOLDS, STEPS, Key, Space
+from holdfast.codec import Codec
+from holdfast.engine.integrity.findings import Code, Finding, Level
+from holdfast.engine.model.large_pointers import parse_pointer
+from holdfast.engine.model.large_values import pointers
+from holdfast.engine.model.steps import Step
+from holdfast.engine.row_format import Branch, Info, Line, Point
+
+_TOLD_EVERY = 1000
+"""How many rows are looked at before somebody is told how many."""
+
+TOGETHER = 64
+"""How many small questions are asked at a time."""
+
+Where = tuple[int, int]
+"""The branch and the number of a step."""
+
+
+@dataclass
+class Verified:
+    """What was looked at, and what is wrong with it."""
+
+    steps: int = 0
+    nodes: int = 0
+    objects: int = 0
+    writes: int = 0
+    bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass
+class Marks:
+    """What checkpoints cannot be read for: findings by what they spoil."""
+
+    steps: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps that cannot be opened."""
+    gaps: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps before which something is missing."""
+    folds: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps whose folded state is not there or not whole."""
+    objects: dict[bytes, list[Finding]] = field(default_factory=dict)
+    """Large values that are not there or not whole, by digest."""
+    values: dict[Where, list[Finding]] = field(default_factory=dict)
+    """Steps whose folded state has such a value in it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.steps or self.gaps or self.folds or self.objects)
+
+
+class Check:
+    """The check of a line, as far as it has come."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        line: Line,
+        level: Level,
+        max_bytes: int,
+        codec: Codec,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
+        self.backend = backend
+        self.line = line
+        self.deep = level >= Level.HASHES
+        self.max_bytes = max_bytes
+        self.codec = codec
+        self._tell = tell
+        self._rows = 0
+        self.found = Verified()
+        self.marks = Marks()
+        self.holes: list[Hole] = []
+        """Steps that cannot be read."""
+        self._unread: list[tuple[Hole, Finding]] = []
+        self.info: Info | None = None
+        self.branches: dict[int, Branch] = {}
+        self.lengths: dict[int, int] = {}
+        """How many places of each branch were looked at."""
+        self.steps = 0
+        self.stubs = 0
+        self.folded: dict[Where, bytes] = {}
+        """The hashes of steps that have a folded state."""
+        self.needed: set[bytes] = set()
+        """Pointers to large values."""
+
+    def add(self, code: Code, what: str, point: Point | None = None, **more: Any) -> Finding:
+        """Something is not as it should be."""
+        if point is not None:
+            more = {"checkpoint": point.id, "place": point[:2], "space": STEPS.name} | more
+            more.setdefault("key", (*self.line, *point[:2]))
+        finding = Finding(code, what, self.line.tenant, self.line.name, **more)
+        self.found.findings.append(finding)
+        return finding
+
+    def spoil(self, finding: Finding, point: Point) -> None:
+        """A step cannot be read because of this."""
+        self.marks.steps.setdefault(point[:2], []).append(finding)
+
+    async def rows(self, space: Space, *, bodies: bool = True) -> AsyncIterator[Row]:
+        """The line's rows in a space, as far as they can be read."""
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self.backend, space, tuple(self.line), holes, bodies=bodies):
+            self.found.bytes += len(row.body)
+            self.looked_at()
+            yield row
+        for hole in holes:
+            finding = self.unreadable(space, hole)
+            if space is STEPS:
+                self.holes.append(hole)
+                self._hide(hole, finding)
+
+    def looked_at(self) -> None:
+        """Another row was looked at."""
+        self._rows += 1
+        if self._tell is not None and not self._rows % _TOLD_EVERY:
+            self._tell(self._rows)
+
+    def unreadable(self, space: Space, hole: Hole) -> Finding:
+        """Some rows cannot be read."""
+        place = hole.start if space in (STEPS, FOLDS) and len(hole.start) == 2 else None
+        finding = self.add(
+            Code.UNREADABLE_ROWS,
+            f"rows of {space.name} cannot be read, from {hole.start!r} on: {hole.error}",
+            space=space.name,
+            key=(*self.line, *hole.start),
+            place=place,
+        )
+        self._unread.append((hole, finding))
+        return finding
+
+    def lost(self, space: Space, key: Key) -> Finding | None:
+        """The finding that a row cannot be read, if it may be one of those."""
+        rest = key[2:]
+        for hole, finding in self._unread:
+            if hole.space is space and hole.start <= rest and (not hole.stop or rest < hole.stop):
+                return finding
+        return None
+
+    def _hide(self, hole: Hole, finding: Finding) -> None:
+        """Steps that were taken to be missing are there, and cannot be read."""
+        for gap in [each for each in self.found.findings if each.code is Code.MISSING_STEP]:
+            start = gap.place
+            if start is not None and hole.start <= start and (not hole.stop or start < hole.stop):
+                finding.affected_count += gap.affected_count
+                self.found.findings.remove(gap)
+                for found in self.marks.gaps.values():
+                    found[:] = [finding if each is gap else each for each in found]
+
+
+def affected_by(marks: Marks, point: Point, before: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """Why a step cannot be read, and why its state cannot, given the same of the state before it."""
+    own = marks.steps.get(point[:2], [])
+    if not point.tail:
+        state = [*marks.folds.get(point[:2], []), *marks.values.get(point[:2], [])]
+        return [*own, *state], state
+    state = [*marks.gaps.get(point[:2], []), *own, *before]
+    return state, state
+
+
+def needs(step: Step, marks: Marks) -> Iterator[Finding]:
+    """Why what a step holds is not whole: large values that are not there."""
+    for pointer in pointers(step.edit):
+        yield from marks.objects.get(parse_pointer(pointer).digest, ())

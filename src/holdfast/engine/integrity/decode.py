@@ -1,0 +1,171 @@
+"""The deepest check: every state put together, every value decoded.
+
+A state is the folded one before it and the steps since. So it is enough to fold these steps anew: what comes out must
+be the next folded state, and if all of them can be folded, each of the states between can be put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from holdfast.backends.interface import Get, Row
+from holdfast.backends.paging import Hole, sturdy_rows
+from holdfast.backends.tables import FOLDS, STEPS
+from holdfast.engine.cache import Cache
+from holdfast.engine.context import Ground
+from holdfast.engine.integrity.check import Check, Where
+from holdfast.engine.integrity.findings import Code
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.nodes import Origin
+from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+from holdfast.engine.model.packed_state import flatten, unpack_state
+from holdfast.engine.model.steps import Step
+from holdfast.engine.row_format import Point, open_fold, open_step
+from holdfast.engine.state_loader import Held, States
+from holdfast.errors import Corrupt, Invalid, Unsupported
+
+_CACHE_BYTES = 16 << 20
+"""Of its own: what is remembered elsewhere may be sound where the store is not."""
+
+_UNDECODABLE = (Corrupt, Invalid, Unsupported, RecursionError)
+"""What says something about stored bytes, and not about a store that cannot be reached."""
+
+
+class Decoding:
+    """Decodes a line whose rows were checked."""
+
+    def __init__(self, ground: Ground, check: Check) -> None:
+        self._ground = replace(ground, cache=Cache(_CACHE_BYTES))
+        self._states = States(ground.backend, self._ground.cache, ground.max_bytes)
+        self._check = check
+        self._line = check.line
+        self._bases: dict[Where, Held | None] = {}
+
+    async def run(self) -> None:
+        """Decode everything that can be read."""
+        starts = {(each.base_branch, each.base_length - 1) for each in self._check.branches.values()}
+        marks = self._check.marks
+        last: Point | None = None
+        held: Held | None = None
+        holes: list[Hole] = []
+        async for row in sturdy_rows(self._ground.backend, STEPS, tuple(self._line), holes):
+            self._check.looked_at()
+            point = Point.of(row)
+            if point.seq >= self._check.lengths.get(point.branch, 0):
+                continue  # it came since
+            if last is None or (last.branch, last.seq + 1) != point[:2]:
+                if last is not None and last.branch != point.branch:
+                    await self._end(last, held)
+                held = self._start(point)
+            if point.pruned or point[:2] in marks.steps or point[:2] in marks.folds or point[:2] in marks.gaps:
+                held = None
+            else:
+                held = await self._step(row, point, held)
+            if point[:2] in starts:
+                self._bases[point[:2]] = held
+            last = point
+        if last is not None:
+            await self._end(last, held)
+
+    def _start(self, point: Point) -> Held | None:
+        """The state before the first step of a branch."""
+        branch = self._check.branches.get(point.branch)
+        if point.seq:
+            return None
+        if (branch is None and not point.branch) or (branch is not None and not branch.base_length):
+            return Held(EMPTY, 0)
+        return None if branch is None else self._bases.get((branch.base_branch, branch.base_length - 1))
+
+    async def _step(self, row: Row, point: Point, before: Held | None) -> Held | None:
+        """Decode what a step brings; its state, if that can be had."""
+        step = open_step(self._line, row, self._ground.max_bytes)
+        await self._decode(point, step)
+        if before is not None:
+            before = Held(before.root, before.form, (*before.tail, (Origin(*point[:2]), step.edit)))
+        if point.tail:
+            return before
+        (folds,) = await self._ground.backend.read([Get(FOLDS, [(*self._line, *point[:2])])])
+        if not folds:
+            return None  # rewritten meanwhile
+        folded = Held(open_fold(self._line, folds[0], point.hash), int(folds[0].columns[0]))
+        try:
+            same = await self._same(before, folded) if before is not None else await self._read(folded)
+        except _UNDECODABLE as error:
+            self._add(point, str(error))
+            return None
+        if not same:
+            what = "the folded state is not what the checkpoints before it make"
+            finding = self._check.add(Code.FOLD_MISMATCH, what, point, space=FOLDS.name, key=(*self._line, *point[:2]))
+            self._check.marks.folds.setdefault(point[:2], []).append(finding)
+        return folded
+
+    async def _same(self, before: Held, folded: Held) -> bool:
+        """Whether steps make a folded state."""
+        _, root = await self._states.fold(self._line, before)
+        if root == folded.root:
+            return True
+        # Another release may have folded in another way.
+        made, kept = [
+            await self._states.resolved(self._line, await self._states.whole(self._line, each))
+            for each in (before, folded)
+        ]
+        return flatten(made) == flatten(kept)
+
+    async def _read(self, folded: Held) -> bool:
+        """Decode a folded state that nothing else tells of: the steps before it are gone."""
+        packed = await self._states.whole(self._line, folded)
+        unpack_state(self._ground.codec, await self._states.resolved(self._line, packed))
+        return True
+
+    async def _end(self, point: Point, held: Held | None) -> None:
+        """Put the last state of a branch together, and so all since the last folded one."""
+        if held is None or not held.tail or await self._failure(held) is None:
+            return
+        for length in range(1, len(held.tail) + 1):
+            error = await self._failure(replace(held, tail=held.tail[:length]))
+            if error is not None:
+                place = tuple(held.tail[length - 1][0])
+                what = f"the state at branch {place[0]}, number {place[1]} cannot be put together: {error}"
+                self._add(point, what)
+                return
+
+    async def _failure(self, held: Held) -> Exception | None:
+        """Why a state cannot be put together, if it cannot."""
+        try:
+            await self._states.fold(self._line, held)
+        except _UNDECODABLE as error:
+            return error
+        return None
+
+    async def _decode(self, point: Point, step: Step) -> None:
+        codec = self._ground.codec
+        try:
+            codec.unpack(step.header.metadata)
+            for packed in _values(step.edit):
+                value = packed
+                if is_pointer(packed):
+                    value = (await self._states.large(self._line, [packed]))[packed]
+                codec.unpack(value)
+        except _UNDECODABLE as error:
+            self._add(point, str(error))
+
+    def _add(self, point: Point, what: str) -> None:
+        self._check.spoil(self._check.add(Code.UNDECODABLE, what, point), point)
+
+
+def _values(operation: Operation) -> Iterator[bytes]:
+    """The packed values that an operation brings."""
+    if isinstance(operation, Set):
+        yield operation.value
+    elif isinstance(operation, EditMap):
+        for key, change in operation.put:
+            yield key
+            yield from _values(change)
+    elif isinstance(operation, EditList):
+        for part in operation.parts:
+            if isinstance(part, Change):
+                yield from _values(part.operation)
+            elif not isinstance(part, Keep):
+                yield from part

@@ -1,0 +1,321 @@
+"""Checking what states are made of besides steps: folded states, nodes, large values; and pending writes and names.
+
+Nodes are kept in mind by their ids alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from holdfast.backends.interface import Row, Scan
+from holdfast.backends.paging import UNREADABLE
+from holdfast.backends.tables import EVENTS, FOLDS, NODES, OBJECTS, REFS, STEPS, WRITES, Space
+from holdfast.codec.envelope import Context, unwrap
+from holdfast.engine.integrity.check import TOGETHER, Check, Where
+from holdfast.engine.integrity.findings import Code, Finding
+from holdfast.engine.lines import NAME, TAG
+from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointer
+from holdfast.engine.model.nodes import Child, Leaf, NodeId, Segment, Slot, decode_node
+from holdfast.engine.protection import LEASE, PIN, is_about_step
+from holdfast.engine.row_format import context_of, open_fold, open_node
+from holdfast.errors import Corrupt, HoldfastError
+
+
+class PartCheck:
+    """Checks what belongs to steps."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+        self._roots: dict[Where, Child | None] = {}
+        self._below: dict[NodeId, list[NodeId]] = {}
+        self._bad_nodes: dict[NodeId, Finding] = {}
+        self._pointing: dict[NodeId, list[bytes]] = {}
+        """Nodes that hold pointers to large values, and these."""
+        self._objects: dict[bytes, int] = {}
+        """Large values that are whole, and their sizes."""
+
+    async def run(self) -> None:
+        """Look at all of it."""
+        await self._look_at_folds()
+        await self._look_at_nodes()
+        await self._look_at_objects()
+        await self._look_at_writes()
+        await self._look_at_events()
+        await self._look_at_refs()
+
+    # Folded states --------------------------------------------------------------------------------------------
+
+    async def _look_at_folds(self) -> None:
+        missing = dict(self.check.folded)
+        async for row in self.check.rows(FOLDS, bodies=self.check.deep):
+            branch, seq = int(row.key[2]), int(row.key[3])
+            place = (branch, seq)
+            if seq >= self.check.lengths.get(branch, 0):
+                if branch not in self.check.lengths or self._is_old(row):
+                    what = "a folded state belongs to no checkpoint"
+                    self.check.add(Code.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
+                continue
+            commit = missing.pop(place, None)
+            if commit is None:
+                what = "a folded state is at a checkpoint that does not count on it"
+                self.check.add(Code.STRAY_FOLD, what, space=FOLDS.name, key=row.key, place=place)
+            else:
+                self._fold(row, place, commit)
+        for place in missing:
+            key = (*self.check.line, *place)
+            finding = self.check.lost(FOLDS, key) or self.check.add(
+                Code.MISSING_FOLD, "a folded state is missing", space=FOLDS.name, key=key, place=place
+            )
+            self.check.marks.folds.setdefault(place, []).append(finding)
+
+    def _is_old(self, row: Row) -> bool:
+        """Whether a folded state is of a form that is not the line's."""
+        return self.check.info is not None and row.columns[0] != self.check.info.form
+
+    def _fold(self, row: Row, place: Where, commit: bytes) -> None:
+        problem = ""
+        form, said = row.columns
+        if said != commit:
+            problem = "a folded state is that of another checkpoint"
+        elif self.check.info is not None and form != self.check.info.form:
+            problem = f"a folded state has its nodes in set {int(form)}, and the thread in set {self.check.info.form}"
+        elif self.check.deep:
+            try:
+                self._roots[place] = open_fold(self.check.line, row, commit).child
+            except HoldfastError as error:
+                problem = error.what
+        if problem:
+            finding = self.check.add(Code.DAMAGED_FOLD, problem, space=FOLDS.name, key=row.key, place=place)
+            self.check.marks.folds.setdefault(place, []).append(finding)
+
+    async def _look_at_nodes(self) -> None:
+        others = 0
+        leased = await self._is_leased()  # a rewrite that ends meanwhile sweeps before it gives back its lease
+        async for row in self.check.rows(NODES, bodies=self.check.deep):
+            self.check.found.nodes += 1
+            if self.check.info is not None and row.key[2] != self.check.info.form:
+                others += 1  # of a rewrite that is under way, or came to nothing
+            elif self.check.deep:
+                self._node(row)
+        if others and not leased and not await self._is_leased():
+            what = f"{others} nodes are of another set than the thread's"
+            self.check.add(Code.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
+        if self.check.deep:
+            self._reach()
+
+    async def _is_leased(self) -> bool:
+        """Whether somebody is at work on the line."""
+        try:
+            (rows,) = await self.check.backend.read([Scan(REFS, (*self.check.line, LEASE), limit=1)])
+        except UNREADABLE:
+            return False
+        return bool(rows)
+
+    def _node(self, row: Row) -> None:
+        id = bytes(row.key[3])  # type: ignore[arg-type]
+        try:
+            node = decode_node(*open_node(self.check.line, row))
+        except HoldfastError as error:
+            self._bad_nodes[id] = self.check.add(Code.DAMAGED_NODE, error.what, space=NODES.name, key=row.key)
+            return
+        below: list[NodeId] = []
+        values: Sequence[Slot] = ()
+        if isinstance(node, Segment):
+            values = node.values
+        elif isinstance(node, Leaf):
+            values = [entry.slot for entry in node.entries]
+        else:
+            below = [child.id for child in node.children]
+        for value in values:
+            if not isinstance(value, bytes):
+                below += [] if value.child is None else [value.child.id]
+            elif is_pointer(value):
+                self._pointing.setdefault(id, []).append(value)
+        self._below[id] = below
+
+    def _reach(self) -> None:
+        """Whether every folded state has its nodes, and every node a folded state."""
+        known: set[NodeId] = set()
+        bad = {id: [finding] for id, finding in self._bad_nodes.items()}
+        """Findings at or below a node, of those that have any."""
+        for place, root in self._roots.items():
+            if root is not None:
+                found = self._spoilt(root.id, known, bad)
+                if found:
+                    self.check.marks.folds.setdefault(place, []).extend(found)
+        self.check.needed.update(pointer for id in known for pointer in self._pointing.get(id, ()))
+        for id in self._bad_nodes.keys() - known:
+            self._bad_nodes[id].what += "; no folded state needs it"
+        unused = len(self._below.keys() - known)
+        if unused:
+            what = f"{unused} nodes are part of no folded state"
+            self.check.add(Code.ORPHAN, what, space=NODES.name, key=tuple(self.check.line))
+
+    def _spoilt(self, top: NodeId, known: set[NodeId], bad: dict[NodeId, list[Finding]]) -> list[Finding]:
+        """The findings at or below a node."""
+        todo = [(top, False)]
+        while todo:
+            id, done = todo.pop()
+            if done:
+                found = [each for below in self._below[id] for each in bad.get(below, ())]
+                if found:
+                    bad[id] = _distinct([*found, *bad.get(id, ())])
+            elif id not in known:
+                known.add(id)
+                if id in self._below:
+                    todo.append((id, True))
+                    todo += ((below, False) for below in self._below[id])
+                elif id not in bad:
+                    bad[id] = [self._no_node(id)]
+        return bad.get(top, [])
+
+    def _no_node(self, id: NodeId) -> Finding:
+        key = (*self.check.line, 0 if self.check.info is None else self.check.info.form, id)
+        what = "a part of a folded state is missing"
+        return self.check.lost(NODES, key) or self.check.add(Code.MISSING_NODE, what, space=NODES.name, key=key)
+
+    # Large values ---------------------------------------------------------------------------------------------
+
+    async def _look_at_objects(self) -> None:
+        whole = _Whole(b"")
+        async for row in self.check.rows(OBJECTS, bodies=self.check.deep):
+            self.check.found.objects += 1
+            digest, piece = bytes(row.key[2]), int(row.key[3])  # type: ignore[arg-type]
+            if digest != whole.digest:
+                self._object(whole)
+                whole = _Whole(digest)
+            if not self.check.deep:
+                whole.pieces += 1
+            else:
+                try:
+                    record = unwrap(row.body, Context(*self.check.line, *context_of(OBJECTS, row)), max_bytes=PIECE)
+                except HoldfastError as error:
+                    what = f"a piece of a large value is damaged: {error.what}"
+                    finding = self.check.add(Code.DAMAGED_OBJECT, what, space=OBJECTS.name, key=row.key)
+                    self.check.marks.objects.setdefault(digest, []).append(finding)
+                    whole.damaged = True
+                else:
+                    whole.take(piece, record.content)
+        self._object(whole)
+        if not self.check.deep:
+            return
+        used: set[bytes] = set()
+        for pointer in self.check.needed:
+            size, digest = parse_pointer(pointer)
+            used.add(digest)
+            if digest not in self.check.marks.objects and self._objects.get(digest) != size:
+                key = (*self.check.line, digest)
+                what = f"a large value of {size} bytes is missing, or a piece of it"
+                finding = self.check.lost(OBJECTS, key) or self.check.add(
+                    Code.MISSING_OBJECT, what, space=OBJECTS.name, key=key
+                )
+                self.check.marks.objects.setdefault(digest, []).append(finding)
+        self._spoil_values()
+        unused = len(self._objects.keys() - used)
+        if unused:
+            what = f"{unused} large values are part of no checkpoint"
+            self.check.add(Code.ORPHAN, what, space=OBJECTS.name, key=tuple(self.check.line))
+
+    def _spoil_values(self) -> None:
+        """Folded states that have a large value in them which is not there."""
+        lost = self.check.marks.objects
+        bad = {
+            id: [finding for pointer in there for finding in lost.get(parse_pointer(pointer).digest, ())]
+            for id, there in self._pointing.items()
+            if any(parse_pointer(pointer).digest in lost for pointer in there)
+        }
+        known: set[NodeId] = set()
+        for place, root in self._roots.items() if bad else ():
+            found = self._spoilt(root.id, known, bad) if root is not None else []
+            if found:
+                self.check.marks.values.setdefault(place, []).extend(found)
+
+    def _object(self, whole: _Whole) -> None:
+        if not whole.digest or whole.damaged:
+            return
+        if not self.check.deep:
+            return
+        if whole.sha.digest() == whole.digest:
+            self._objects[whole.digest] = whole.size
+        elif whole.in_order and not whole.size % PIECE and whole.size:
+            return  # perhaps only its end is missing, which is told where it is needed
+        elif whole.in_order:
+            what = "the pieces of a large value do not make up what they are named for"
+            key = (*self.check.line, whole.digest)
+            finding = self.check.add(Code.DAMAGED_OBJECT, what, space=OBJECTS.name, key=key)
+            self.check.marks.objects.setdefault(whole.digest, []).append(finding)
+
+    # Pending writes, names ------------------------------------------------------------------------------------
+
+    async def _look_at_writes(self) -> None:
+        async for row in self.check.rows(WRITES, bodies=self.check.deep):
+            self.check.found.writes += 1
+            if self.check.deep:
+                self._envelope(WRITES, row, Code.DAMAGED_WRITE)
+
+    async def _look_at_events(self) -> None:
+        async for row in self.check.rows(EVENTS, bodies=self.check.deep):
+            if row.body:  # most have no details
+                self._envelope(EVENTS, row, Code.DAMAGED_EVENT)
+
+    def _envelope(self, space: Space, row: Row, damaged: Code) -> None:
+        """What is in a row, by the id of the step that it goes with."""
+        try:
+            unwrap(row.body, Context(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
+        except HoldfastError as error:
+            code = damaged if isinstance(error, Corrupt) else Code.UNKNOWN_FORMAT
+            self.check.add(code, error.what, checkpoint=str(row.key[2]), space=space.name, key=row.key)
+
+    async def _look_at_refs(self) -> None:
+        some: list[Row] = []
+        async for row in self.check.rows(REFS):
+            if is_about_step(row):
+                some.append(row)
+            elif row.key[2] in (NAME, TAG, PIN):
+                self._dangling(row, "points to no checkpoint")
+            if len(some) == TOGETHER:
+                await self._refs(some)
+                some = []
+        await self._refs(some)
+
+    async def _refs(self, refs: Sequence[Row]) -> None:
+        scans = [Scan(STEPS, (*self.check.line, ref.columns[0]), limit=1, by="id", bodies=False) for ref in refs]
+        try:
+            found = await self.check.backend.read(scans) if scans else []
+        except UNREADABLE:
+            return  # told already, as rows that cannot be read
+        for ref, steps in zip(refs, found, strict=True):
+            id = str(ref.columns[0])
+            if not steps:
+                self._dangling(ref, f"points to checkpoint {id}, which is not there")
+            elif ref.key[4] != ("" if ref.key[2] == NAME else id):
+                self._dangling(ref, f"is said to be of another checkpoint than {id}, to which it points")
+
+    def _dangling(self, ref: Row, what: str) -> None:
+        told = f"the {ref.key[2]!s} {ref.key[3]!r} {what}"
+        id = str(ref.columns[0])
+        self.check.add(Code.DANGLING_REF, told, checkpoint=id, space=REFS.name, key=ref.key)
+
+
+class _Whole:
+    """A large value, as its pieces come."""
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+        self.sha = hashlib.sha256()
+        self.size = 0
+        self.pieces = 0
+        self.in_order = True
+        self.damaged = False
+
+    def take(self, piece: int, content: bytes) -> None:
+        self.in_order = self.in_order and piece == self.pieces
+        self.sha.update(content)
+        self.size += len(content)
+        self.pieces += 1
+
+
+def _distinct(findings: Sequence[Finding]) -> list[Finding]:
+    """Each once; two that say the same are two."""
+    return list({id(each): each for each in findings}.values())

@@ -1,0 +1,355 @@
+"""Checking steps, branches and the line itself: what is where, and whether every hash is what it should be.
+
+Steps are read in the order of their keys, each once, and little is kept of them: of a step its parent's row suffices.
+What no hash covers is compared with what one does cover.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from holdfast.backends.interface import Get, Row, Scan
+from holdfast.backends.paging import UNREADABLE, Hole, rows
+from holdfast.backends.tables import BRANCHES, LINES, STEPS
+from holdfast.codec.envelope import Context, unwrap
+from holdfast.engine.integrity.check import TOGETHER, Check, Where
+from holdfast.engine.integrity.findings import Code
+from holdfast.engine.model.large_values import pointers
+from holdfast.engine.model.steps import Step
+from holdfast.engine.row_format import Branch, Point, context_of, info_of, readable
+from holdfast.errors import Corrupt, HoldfastError
+
+_STUB = (0, "pruned", 0)
+"""What a stub has for revision, kind and tail."""
+
+
+class StepCheck:
+    """Checks steps, branches and the line's row."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+        self._bases: dict[Where, Point | None] = {}
+        """The steps that branches start from."""
+        self._merged: list[tuple[Point, Where, bytes]] = []
+        """Merges, the place of a further parent, and the hash that it must have."""
+        self._digest = 0
+        """Of all steps, in whatever order."""
+        self._told: tuple[str, bytes] | None = None
+        """Metadata as people read it, and as it is, where both say the same."""
+
+    async def run(self) -> None:
+        """Look at all of them."""
+        await self._look_at_line()
+        await self._look_at_branches()
+        await self._look_at_steps()
+        await self._look_at_merges()
+        await self._look_at_ids()
+        self._compare()
+
+    # The line and its branches --------------------------------------------------------------------------------
+
+    async def _look_at_line(self) -> None:
+        try:
+            (found,) = await self.check.backend.read([Get(LINES, [tuple(self.check.line)])])
+        except UNREADABLE as error:
+            self.check.unreadable(LINES, Hole(LINES, (), (), str(error)))
+            return
+        self.check.info = info_of(found[0]) if found else None
+
+    async def _look_at_branches(self) -> None:
+        names: dict[str, int] = {}
+        async for row in self.check.rows(BRANCHES):
+            branch = Branch.of(row)
+            self.check.branches[branch.branch] = branch
+            key = (*self.check.line, branch.branch)
+            if branch.name and branch.name in names:
+                what = f"branches {names[branch.name]} and {branch.branch} are both called {branch.name!r}"
+                for number in (names[branch.name], branch.branch):
+                    key = (*self.check.line, number)
+                    self.check.add(Code.DUPLICATE_BRANCH, what, space=BRANCHES.name, key=key, place=(number, 0))
+            names.setdefault(branch.name, branch.branch)
+            if branch.base_branch >= branch.branch or branch.branch < 1:
+                what = f"branch {branch.branch} is said to start from branch {branch.base_branch}"
+                self.check.add(Code.MISPLACED_BRANCH, what, space=BRANCHES.name, key=key, place=(branch.branch, 0))
+        self._bases = {(each.base_branch, each.base_length - 1): None for each in self.check.branches.values()}
+
+    # Steps ----------------------------------------------------------------------------------------------------
+
+    async def _look_at_steps(self) -> None:
+        before: Point | None = None
+        async for row in self.check.rows(STEPS, bodies=self.check.deep):
+            point = Point.of(row)
+            if before is None or before.branch != point.branch:
+                self._begin(point)
+                before = None
+            expected = 0 if before is None else before.seq + 1
+            gap = point.seq != expected
+            if gap:
+                self._gap(point, expected)
+            parent = before if before is not None and not gap else self._base(point) if not point.seq else None
+            self._step(row, point, parent, before)
+            self.check.steps += 1
+            self._digest += _digest(row)
+            self.check.lengths[point.branch] = point.seq + 1
+            if point[:2] in self._bases:
+                self._bases[point[:2]] = point
+            before = point
+
+    def _base(self, point: Point) -> Point | None:
+        """The step that the first one of a branch follows."""
+        branch = self.check.branches.get(point.branch)
+        return None if branch is None else self._bases[branch.base_branch, branch.base_length - 1]
+
+    def _begin(self, point: Point) -> None:
+        branch = self.check.branches.get(point.branch)
+        if branch is None and point.branch:
+            what = f"there are checkpoints on branch {point.branch}, and no such branch"
+            self.check.add(
+                Code.MISSING_BRANCH,
+                what,
+                space=BRANCHES.name,
+                key=(*self.check.line, point.branch),
+                place=(point.branch, 0),
+            )
+
+    def _gap(self, point: Point, expected: int) -> None:
+        start, stop = (point.branch, expected), (point.branch, point.seq)
+        count = point.seq - expected
+        what = "a checkpoint is missing" if count == 1 else f"{count} checkpoints are missing"
+        key = (*self.check.line, *start)
+        finding = self.check.add(Code.MISSING_STEP, what, place=start, space=STEPS.name, key=key)
+        finding.affected_count = count
+        self.check.marks.gaps.setdefault(stop, []).append(finding)
+
+    def _step(self, row: Row, point: Point, parent: Point | None, before: Point | None) -> None:
+        # Pruning keeps count of what is left where branches end, and leaves the other counts as they were.
+        known = before if before is not None and self.check.info is not None and self.check.info.form == 1 else None
+        if point.size < (0 if known is None else known.size) + (0 if point.pruned else len(row.body)):
+            self.check.add(Code.WRONG_SIZE, f"its size is said to be {point.size}, which is too little", point)
+        if parent is not None:
+            if point.depth != parent.depth + 1:
+                self._wrong(point, "depth", point.depth, parent.depth + 1)
+            if point.time < parent.time:
+                # Of a pruned step, no hash covers the time.
+                wrong, other = (
+                    (parent, f"at most {point.time}") if parent.pruned else (point, f"at least {parent.time}")
+                )
+                self._wrong(wrong, "time", wrong.time, other)
+        elif not point.seq and not self._has_base(point) and point.depth:
+            self._wrong(point, "depth", point.depth, 0)
+        if point.pruned:
+            self.check.stubs += 1
+            if (point.revision, point.kind, point.tail) != _STUB or row.body or not self._says_merged(point):
+                self.check.spoil(
+                    self.check.add(Code.WRONG_COLUMN, "a pruned checkpoint is not marked as one", point), point
+                )
+            return
+        self.check.found.steps += 1
+        if not point.tail:
+            self.check.folded[point[:2]] = point.hash
+        elif parent is not None:
+            if parent.pruned or parent.tail != point.tail - 1:
+                self._wrong(point, "tail", point.tail, 0 if parent.pruned else f"0 or {parent.tail + 1}")
+        elif not point.seq and not self._has_base(point) and point.tail != 1:
+            self._wrong(point, "tail", point.tail, "0 or 1")
+        if self.check.deep:
+            self._open(row, point, parent)
+
+    def _says_merged(self, stub: Point) -> bool:
+        """Whether a stub says what it merged, or nothing; what it says is looked at with the other merges."""
+        try:
+            merged = stub.merged
+        except Corrupt:
+            return False
+        self._merged += ((stub, parent[:2], parent.commit) for parent in merged)
+        return bool(merged) or not stub.metadata
+
+    def _has_base(self, point: Point) -> bool:
+        branch = self.check.branches.get(point.branch)
+        return bool(point.branch) if branch is None else bool(branch.base_length)
+
+    def _wrong(self, point: Point, column: str, found: object, right: object) -> None:
+        what = f"its {column} is said to be {found!r}, and is {right}"
+        self.check.spoil(self.check.add(Code.WRONG_COLUMN, what, point, column=column), point)
+
+    def _open(self, row: Row, point: Point, parent: Point | None) -> None:
+        try:
+            kind, name = context_of(STEPS, row)
+            record = unwrap(row.body, Context(*self.check.line, kind, name), max_bytes=self.check.max_bytes)
+            step = Step.decode(record.content)
+        except HoldfastError as error:
+            code = Code.DAMAGED_STEP if isinstance(error, Corrupt) else Code.UNKNOWN_FORMAT
+            self.check.spoil(self.check.add(code, error.what, point), point)
+            return
+        header = step.header
+        if step.commit != point.hash:
+            self.check.spoil(self.check.add(Code.HASH_MISMATCH, "its hash is not that of its content", point), point)
+            return
+        for column in ("id", "time", "kind"):
+            said, is_so = getattr(point, column), getattr(header, column)
+            if said != is_so:
+                self._wrong(point, column, said, repr(is_so))
+        told = (point.metadata, header.metadata)
+        if told == self._told:
+            pass  # most steps say the same as the one before them
+        elif self._is_told(*told):
+            self._told = told
+        else:
+            what = "its metadata, as people read it, is not its metadata"
+            self.check.add(Code.WRONG_COLUMN, what, point, column="metadata")
+        self._follows(point, step, parent)
+        self.check.needed.update(pointers(step.edit))
+        self._merged += ((point, other[:2], other.commit) for other in header.parents[1:])
+
+    def _follows(self, point: Point, step: Step, parent: Point | None) -> None:
+        """Whether a step stands where it says."""
+        said = step.header.parents[0] if step.header.parents else None
+        if point.seq:
+            place: Where | None = (point.branch, point.seq - 1)
+        else:
+            branch = self.check.branches.get(point.branch)
+            if branch is None and point.branch:
+                return  # nothing says where it should start
+            place = (branch.base_branch, branch.base_length - 1) if branch is not None and branch.base_length else None
+        if place != (None if said is None else said[:2]):
+            found = "the start" if said is None else f"branch {said.branch}, number {said.seq}"
+            if not point.seq and point.branch:
+                what = (
+                    f"branch {point.branch} starts after {found}, as its first checkpoint says, and not after {place}"
+                )
+                key = (*self.check.line, point.branch)
+                self.check.add(Code.MISPLACED_BRANCH, what, point, space=BRANCHES.name, key=key)
+            else:
+                what = f"it follows {found}, and does not stand there"
+                self.check.spoil(self.check.add(Code.PARENT_MISMATCH, what, point), point)
+        elif said is not None and parent is not None and parent.hash != said.commit:
+            what = f"it follows {said.commit.hex()[:16]}…, and the checkpoint before it is {parent.hash.hex()[:16]}…"
+            self.check.spoil(self.check.add(Code.PARENT_MISMATCH, what, point), point)
+
+    def _is_told(self, text: str, packed: bytes) -> bool:
+        """Whether metadata as text says what the metadata says."""
+        try:
+            value = self.check.codec.unpack(packed)
+            expected = readable(self.check.codec, value) if isinstance(value, dict) else text
+        except HoldfastError:
+            return True  # it says so when it is decoded
+        if text == expected:
+            return True
+        try:
+            said, is_so = json.loads(text), json.loads(expected)
+        except ValueError:
+            return False
+        # Of classes that are not loaded here, people may have read more than can be told here.
+        plain = _is_plain(value)
+        return said == is_so if plain else isinstance(said, dict) and said.keys() == is_so.keys()
+
+    async def _look_at_merges(self) -> None:
+        """Further parents. One that is gone was deleted with its branch; and that branch's number may be used again."""
+        for start in range(0, len(self._merged), TOGETHER):
+            some = self._merged[start : start + TOGETHER]
+            scans = [
+                Scan(STEPS, (*self.check.line, branch), (seq,), (seq + 1,), bodies=False)
+                for _, (branch, seq), _ in some
+            ]
+            try:
+                found = await self.check.backend.read(scans)
+            except UNREADABLE:
+                continue  # told already, as rows that cannot be read
+            for (point, place, commit), steps in zip(some, found, strict=True):
+                there = Point.of(steps[0]) if steps else None
+                if there is not None and there.hash != commit and there.time <= point.time:
+                    what = f"it merges {commit.hex()[:16]}…, and at {place} is {there.hash.hex()[:16]}…"
+                    self.check.add(Code.PARENT_MISMATCH, what, point)
+
+    async def _look_at_ids(self) -> None:
+        """The steps by id: the same ones, and of each id its revisions in the order of their branches."""
+        if self.check.holes:
+            return  # what cannot be read by place cannot be read by id either
+        try:
+            await self._compare_ids()
+        except UNREADABLE as error:
+            self.check.add(Code.INDEX_MISMATCH, f"checkpoints cannot be found by id: {error}", space=STEPS.name)
+
+    async def _compare_ids(self) -> None:
+        count = digest = 0
+        last: Point | None = None
+        gaps: list[Point] = []
+        async for row in rows(self.check.backend, STEPS, tuple(self.check.line), bodies=False, by="id"):
+            self.check.looked_at()
+            point = Point.of(row)
+            if point.seq >= self.check.lengths.get(point.branch, 0):
+                continue  # it came since
+            count, digest = count + 1, digest + _digest(row)
+            if point.pruned:
+                continue
+            same = last is not None and last.id == point.id
+            if last is not None and same and last.revision == point.revision:
+                what = f"revision {point.revision} of it is also at branch {last.branch}, number {last.seq}"
+                self.check.add(Code.DUPLICATE_ID, what, point)
+            elif last is not None and same and last.branch > point.branch:
+                self._wrong(point, "revision", point.revision, f"before that on branch {last.branch}")
+            if point.revision > (last.revision + 1 if last is not None and same else 0):
+                gaps.append(point)
+            last = point
+        if (count, digest) != (self.check.steps, self._digest):
+            what = f"{count} checkpoints are found by id, and {self.check.steps} by place, or they are not the same"
+            self.check.add(Code.INDEX_MISMATCH, what, space=STEPS.name)
+        if gaps and not self._may_be_pruned():
+            for point in gaps:
+                what = f"it has revision {point.revision}, and there is no earlier one"
+                self.check.add(Code.REVISION_GAP, what, point)
+
+    def _may_be_pruned(self) -> bool:
+        """Whether something shows that checkpoints may have gone."""
+        if (
+            self.check.stubs
+            or not self.check.lengths.get(0)
+            or len(self.check.branches) != max(self.check.branches, default=0)
+        ):
+            return True
+        return any(
+            self.check.lengths.get(each.base_branch, 0) <= each.base_length for each in self.check.branches.values()
+        )
+
+    # What is left to compare ----------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        key = tuple(self.check.line)
+        unreadable = {each.space for each in self.check.found.findings if each.code is Code.UNREADABLE_ROWS}
+        if self.check.info is None and LINES.name not in unreadable:
+            if self.check.steps or self.check.branches:
+                self.check.add(
+                    Code.MISSING_THREAD, "there are checkpoints, and no row of the thread", space="lines", key=key
+                )
+        elif (
+            self.check.info is not None and STEPS.name not in unreadable and self.check.info.pruned != self.check.stubs
+        ):
+            what = f"{self.check.info.pruned} checkpoints are said to be pruned, and {self.check.stubs} are"
+            self.check.add(Code.WRONG_COUNT, what, space=LINES.name, key=key)
+        for branch in self.check.branches.values():
+            place = (branch.base_branch, branch.base_length - 1)
+            if branch.base_length and self._bases[place] is None and not self._is_gap(place):
+                what = (
+                    f"branch {branch.branch} starts where there is no checkpoint: branch {place[0]}, number {place[1]}"
+                )
+                row_key = (*self.check.line, branch.branch)
+                self.check.add(Code.MISPLACED_BRANCH, what, space=BRANCHES.name, key=row_key, place=(branch.branch, 0))
+
+    def _is_gap(self, place: Where) -> bool:
+        if place[1] < self.check.lengths.get(place[0], 0):
+            return True
+        return any(hole.start <= place and (not hole.stop or place < hole.stop) for hole in self.check.holes)
+
+
+def _digest(row: Row) -> int:
+    return int.from_bytes(hashlib.sha256(repr((row.key, row.columns)).encode("utf-8", "surrogatepass")).digest())
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is of JSON's own types throughout."""
+    if isinstance(value, dict):
+        return all(type(key) is str and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (str, int, float, bool)

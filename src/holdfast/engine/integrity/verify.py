@@ -1,0 +1,124 @@
+"""Verifying a line, as deep as is wanted, while others may write to it.
+
+Rows are read page by page, and so at different moments. Whatever was found in a line that changed meanwhile is looked
+for again: what is only under way is not there the next time, and what is damaged still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.backends.interface import Backend, Get, Row, Scan
+from holdfast.backends.paging import UNREADABLE, Hole, sturdy_rows
+from holdfast.backends.tables import BRANCHES, LINES, STEPS
+from holdfast.engine.context import Ground
+from holdfast.engine.integrity.check import Check, Verified, Where, affected_by, needs
+from holdfast.engine.integrity.decode import Decoding
+from holdfast.engine.integrity.findings import MOST_AFFECTED, Code, Finding, Level, Weight
+from holdfast.engine.integrity.parts import PartCheck
+from holdfast.engine.integrity.steps import StepCheck
+from holdfast.engine.row_format import Branch, Line, Point, open_step
+from holdfast.errors import Corrupt
+
+_LOOKS = 4
+"""How often a line that keeps changing is looked at before what was found each time is taken for true."""
+
+
+async def verify(ground: Ground, line: Line, level: Level = Level.HASHES) -> Verified:
+    """See whether a line is sound.
+
+    Every step must have the hash that its content gives, follow the steps that it says it does, and have a state: steps
+    back to a folded one, and every node and large value that the state needs.
+    """
+    return (await look(ground, line, level)).found
+
+
+async def look(
+    ground: Ground, line: Line, level: Level = Level.HASHES, tell: Callable[[int], None] | None = None
+) -> Check:
+    """The same, with all that was learned on the way. `tell` is told now and then how many rows were looked at."""
+    lasting: set[tuple[object, ...]] | None = None
+    looks = 0
+    while True:
+        looks += 1
+        before = await _outline(ground.backend, line)
+        check = await _look(ground, line, level, tell)
+        after = await _outline(ground.backend, line)
+        findings = check.found.findings
+        if lasting is not None:
+            findings[:] = [each for each in findings if each.same in lasting]
+        if after is not None and not any(after):
+            findings.clear()  # deleted meanwhile
+        elif before != after:
+            # What nothing needs may be what a writer is about to need.
+            findings[:] = [each for each in findings if each.code not in (Code.ORPHAN, Code.STRAY_FOLD)]
+        if not findings or before == after or looks == _LOOKS:
+            return check
+        lasting = {each.same for each in findings}
+
+
+async def _look(ground: Ground, line: Line, level: Level, tell: Callable[[int], None] | None) -> Check:
+    check = Check(ground.backend, line, level, ground.max_bytes, ground.codec, tell)
+    await StepCheck(check).run()
+    await PartCheck(check).run()
+    if level >= Level.DECODE:
+        await Decoding(ground, check).run()
+    if check.marks:
+        await _tell_affected(check)
+    return check
+
+
+async def _outline(backend: Backend, line: Line) -> list[list[Row]] | None:
+    """A line in a few rows: itself, and where its branches end. None where that cannot be read."""
+    try:
+        lines, branches = await backend.read([Get(LINES, [tuple(line)]), Scan(BRANCHES, tuple(line))])
+        numbers = [0, *(Branch.of(row).branch for row in branches)]
+        heads = await backend.read(
+            [Scan(STEPS, (*line, number), reverse=True, limit=1, bodies=False) for number in numbers]
+        )
+    except UNREADABLE:
+        return None
+    return [lines, branches, *heads]
+
+
+async def _tell_affected(check: Check) -> None:
+    """Say of each finding which checkpoints cannot be read because of it."""
+    marks, bases = check.marks, {(each.base_branch, each.base_length - 1) for each in check.branches.values()}
+    states: dict[Where, list[Finding]] = {}
+    holes: list[Hole] = []
+    last: tuple[Where, list[Finding]] | None = None
+    bodies = bool(marks.objects)
+    async for row in sturdy_rows(check.backend, STEPS, tuple(check.line), holes, bodies=bodies):
+        point = Point.of(row)
+        if last is not None and last[0] == (point.branch, point.seq - 1):
+            before = last[1]
+        else:
+            branch = check.branches.get(point.branch)
+            base = (branch.base_branch, branch.base_length - 1) if branch is not None and not point.seq else None
+            before = states.get(base, []) if base is not None else []
+        if point.pruned:
+            last = (point[:2], [])
+            continue
+        why, state = affected_by(marks, point, before)
+        if bodies and point[:2] not in marks.steps:
+            lacking = list(needs(open_step(check.line, row, check.max_bytes), marks))
+            why, state = [*why, *lacking], [*state, *(lacking if point.tail else ())]
+        for finding in {id(each): each for each in why}.values():
+            finding.affected_count += 1
+            if len(finding.affected) < MOST_AFFECTED:
+                finding.affected.append(point.id)
+        last = (point[:2], state)
+        if point[:2] in bases:
+            states[point[:2]] = state
+
+
+def raise_problems(line: Line, found: Verified, at: str) -> None:
+    """`Corrupt`, if something is wrong."""
+    problems = [each for each in found.findings if each.weight is Weight.DAMAGE]
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise Corrupt(
+            f"the thread is not sound: {problems[0]}{more}",
+            where=f"thread {line} in {at}",
+            hint="Repair it from a mirror or a backup",
+        )

@@ -1,0 +1,196 @@
+"""Folded states with changes upon them that are not folded yet.
+
+A draft is a node tree and what steps changed of it, without having read more than the paths they touch. Folding makes
+nodes of it; a lazy reader takes out of it only what it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from holdfast.engine.model import list_tree, map_tree
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.nodes import Item, ListRoot, MapRoot, Origin, Slot
+from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, LoadLarge, Operation, Set, apply
+from holdfast.engine.model.packed_state import as_items, as_map, flatten
+from holdfast.engine.model.workspace import Rounds, Workspace
+from holdfast.errors import Corrupt
+
+EMPTY = MapRoot(None, 0)
+"""The root of a state without channels."""
+
+
+@dataclass
+class ListDraft:
+    """A list in nodes, and the pieces that it is now made of."""
+
+    root: ListRoot
+    pieces: list_tree.Pieces
+
+
+@dataclass
+class MapDraft:
+    """A dict in nodes, and the entries that are no longer as they are there; None for those that are gone."""
+
+    root: MapRoot
+    ranks: int
+    changes: dict[bytes, EntryDraft | None] = field(default_factory=dict)
+
+
+@dataclass
+class EntryDraft:
+    """An entry of a dict: its place in the order, its value, and the step that wrote it."""
+
+    rank: int
+    value: Draft
+    origin: Origin
+
+
+Draft: TypeAlias = Slot | ListDraft | MapDraft
+"""A value: packed, in nodes, or in nodes and changed."""
+
+
+def draft(ws: Workspace, root: MapRoot, steps: Iterable[tuple[Origin, EditMap]], load: LoadLarge) -> Rounds[MapDraft]:
+    """The state after these steps. Loads only what they touch; `load` is asked for large values changed in part."""
+    state, steps = MapDraft(root, root.ranks), list(steps)
+    if any(edit.removed or edit.moved for _, edit in steps):
+        for origin, edit in steps:
+            yield from edit_map(ws, state, edit, origin, load)
+        return state
+    # What a later step sets anew is passed over, and nodes are looked into once for all keys. The order of keys here is
+    # that in which they were put first, which gives new ones their places.
+    effective: dict[bytes, list[tuple[Origin, Operation]]] = {}
+    for origin, edit in steps:
+        for key, operation in edit.put:
+            if key in effective and not isinstance(operation, Set):
+                effective[key].append((origin, operation))
+            else:
+                effective[key] = [(origin, operation)]
+    yield from _look_up(ws, state, effective)
+    for key, operations in effective.items():
+        for origin, operation in operations:
+            yield from _put(ws, state, key, operation, origin, load)
+    return state
+
+
+# Editing ----------------------------------------------------------------------------------------------------
+
+
+def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load: LoadLarge) -> Rounds[None]:
+    """Change a draft."""
+    yield from _look_up(ws, draft, {key for key, _ in edit.put}.union(edit.removed, edit.moved))
+    for key in edit.removed:
+        if draft.changes.get(key) is None:
+            raise Corrupt("a step removes an entry that is not there", where=key.hex())
+        draft.changes[key] = None
+    for key, operation in edit.put:
+        yield from _put(ws, draft, key, operation, origin, load)
+    for key in edit.moved:
+        entry = draft.changes.get(key)
+        if entry is None:
+            raise Corrupt("a step moves an entry that is not there", where=key.hex())
+        entry.rank = draft.ranks
+        draft.ranks += 1
+
+
+def _look_up(ws: Workspace, draft: MapDraft, keys: Iterable[bytes]) -> Rounds[None]:
+    """Have the stored entries at hand that have these keys."""
+    changes = draft.changes
+    missing = [key for key in keys if key not in changes]
+    if missing:
+        stored = yield from map_tree.lookup(ws, draft.root, missing)
+        for key, entry in stored.items():
+            changes[key] = EntryDraft(entry.rank, entry.slot, entry.origin)
+
+
+def _put(
+    ws: Workspace, draft: MapDraft, key: bytes, operation: Operation, origin: Origin, load: LoadLarge
+) -> Rounds[None]:
+    entry = draft.changes.get(key)
+    if entry is None:
+        entry = draft.changes[key] = EntryDraft(draft.ranks, b"", origin)
+        draft.ranks += 1
+        value: Draft | None = None
+    else:
+        value = entry.value
+    if isinstance(operation, Set):
+        entry.value = operation.value
+    else:
+        entry.value = yield from _change(ws, value, operation, entry.origin, origin, load)
+    entry.origin = origin
+
+
+def _change(
+    ws: Workspace,
+    value: Draft | None,
+    operation: EditList | EditMap | EditText,
+    before: Origin,
+    origin: Origin,
+    load: LoadLarge,
+) -> Rounds[Draft]:
+    """The value that an edit makes of a drafted one, whose parts stem from `before`."""
+    if isinstance(value, bytes) and is_pointer(value):
+        value = load(value)
+    if isinstance(operation, EditText):
+        return flatten(apply(operation, value if isinstance(value, bytes) else None))
+    if isinstance(operation, EditList):
+        list_draft = as_list(value, before)
+        if list_draft is None:
+            raise Corrupt("a step changes items of a list where there is none")
+        yield from _edit_list(ws, list_draft, operation, origin, load)
+        return list_draft
+    map_draft = as_dict(value, before)
+    if map_draft is None:
+        raise Corrupt("a step changes entries of a dict where there is none")
+    yield from edit_map(ws, map_draft, operation, origin, load)
+    return map_draft
+
+
+def as_list(value: Draft | None, origin: Origin) -> ListDraft | None:
+    """A value as a draft of a list; None if it is no list."""
+    if isinstance(value, ListRoot):
+        return ListDraft(value, [Keep(0, list_tree.size(value))])
+    if isinstance(value, bytes):
+        items = as_items(value)
+        return None if items is None else ListDraft(ListRoot(None), [[Item(item, origin) for item in items]])
+    return value if isinstance(value, ListDraft) else None
+
+
+def as_dict(value: Draft | None, origin: Origin) -> MapDraft | None:
+    """A value as a draft of a dict; None if it is no dict."""
+    if isinstance(value, MapRoot):
+        return MapDraft(value, value.ranks)
+    if isinstance(value, bytes):
+        entries = as_map(value)
+        if entries is None:
+            return None
+        drafts = {key: EntryDraft(rank, flatten(entry), origin) for rank, (key, entry) in enumerate(entries.items())}
+        return MapDraft(EMPTY, len(drafts), dict(drafts))
+    return value if isinstance(value, MapDraft) else None
+
+
+def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: Origin, load: LoadLarge) -> Rounds[None]:
+    length = sum(piece.length if isinstance(piece, Keep) else len(piece) for piece in draft.pieces)
+    pieces: list_tree.Pieces = []
+    for part in edit.parts:
+        if isinstance(part, Keep | Change):
+            keep = part if isinstance(part, Keep) else Keep(part.place, 1)
+            if keep.start + keep.length > length:
+                raise Corrupt(f"a step keeps {keep.length} items from {keep.start} on of only {length}")
+            kept = list_tree.slice_pieces(draft.pieces, *keep)
+            if isinstance(part, Change):
+                kept = [[Item((yield from _changed_item(ws, draft, kept[0], part.operation, load)), origin)]]
+            pieces += kept
+        else:
+            pieces.append([Item(value, origin) for value in part])
+    draft.pieces = pieces
+
+
+def _changed_item(
+    ws: Workspace, draft: ListDraft, piece: Keep | list[Item], operation: Operation, load: LoadLarge
+) -> Rounds[bytes]:
+    if isinstance(piece, Keep):
+        piece = yield from list_tree.slice_items(ws, draft.root, piece.start, piece.start + piece.length)
+    return flatten(apply(operation, piece[0].value, load))

@@ -1,0 +1,119 @@
+"""What a step, or a difference, says of one place of a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from msgspec.json import encode
+
+from holdfast.engine.model.alignment import fields_of
+from holdfast.engine.model.json_diff import NOTHING, Edit, Nothing, Path
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.operations import EditMap, Operation, Set
+from holdfast.engine.model.packed_state import Packed, as_map
+
+
+def operation_at(edit: EditMap, keys: Sequence[bytes]) -> Operation | None:
+    """What an edit does at a path, or at a place above it as a whole; None if nothing."""
+    found: Operation | None = edit
+    for key in keys:
+        if not isinstance(found, EditMap):
+            return found
+        found = dict(found.put).get(key)
+    return found
+
+
+Said: TypeAlias = "Operation | Packed | Nothing | None"
+"""What a step says of a place: how it changes it, or what it puts there; `NOTHING` if it says nothing, and None if
+nothing is there then, or nobody can tell from the step alone."""
+
+
+def below(said: Said, key: bytes) -> Said:
+    """What it says of an entry there."""
+    if isinstance(said, EditMap):
+        said = None if key in said.removed else dict(said.put).get(key, NOTHING)
+    elif not isinstance(said, Nothing):
+        entries = opened_map(said) if isinstance(said, bytes) else said
+        said = entries.get(key) if isinstance(entries, dict) else None
+    return said.value if isinstance(said, Set) else said
+
+
+def opened_map(packed: bytes) -> Packed | None:
+    return None if is_pointer(packed) else as_map(packed)
+
+
+def may_touch(operation: Operation, keys: Sequence[bytes]) -> bool:
+    """Whether an operation may have changed what is, or was, at a path."""
+    if not isinstance(operation, EditMap) or not keys:
+        return True
+    if keys[0] in operation.removed:
+        return True
+    return any(key == keys[0] and may_touch(change, keys[1:]) for key, change in operation.put)
+
+
+def inside(tree: Any, path: Path) -> Any:
+    """What lies at a path in a JSON form; `NOTHING` if nothing does."""
+    for part in path:
+        tree = fields_of(tree)
+        if type(tree) is list:
+            tree = tree[part] if type(part) is int and -len(tree) <= part < len(tree) else NOTHING
+        elif type(tree) is not dict:
+            return NOTHING
+        elif type(pairs := tree.get("$dict")) is list:
+            tree = next((value for key, value in pairs if type(key) is type(part) and key == part), NOTHING)
+        else:
+            tree = tree.get(part, NOTHING) if type(part) is str else NOTHING
+    return tree
+
+
+def within(edit: Edit, path: Path, before: Path | None) -> list[Edit]:
+    """An edit, as far as it is one of a place: the same if it lies below, or what it does there if it lies above."""
+    if edit.quiet:
+        return []
+    mine = before if edit.kind == "remove" else path  # what is gone is told by its place in the old state
+    if mine is None:
+        return []
+    if edit.path[: len(mine)] == mine:
+        return [edit]
+    if mine[: len(edit.path)] != edit.path or (edit.old is NOTHING and edit.new is NOTHING):
+        return []
+    rest = path[len(edit.path) :]
+    old, new = (NOTHING if tree is NOTHING else inside(tree, rest) for tree in (edit.old, edit.new))
+    if old is NOTHING or new is NOTHING:
+        kind = edit.kind if old is new else "add" if old is NOTHING else "remove"
+        return [] if old is new else [Edit(kind, path, path, None, old, new)]
+    return [] if encode(old) == encode(new) else [Edit("change", path, path, None, old, new)]
+
+
+def place_before(edits: Sequence[Edit], path: Path) -> Path | None:
+    """Where a place was in the old state: items before it may have come or gone; None if it was nowhere."""
+    for edit in edits:
+        if edit.kind == "add" and not edit.quiet and path[: len(edit.path)] == edit.path:
+            return path if type(edit.path[-1]) is not int else None
+        if edit.kind == "change" and edit.path[: len(path)] == path:
+            return edit.was[: len(path)]
+    before: list[Any] = []
+    for depth, part in enumerate(path):
+        if type(part) is int:
+            stem = path[:depth]
+            came = {e.path[depth] for e in edits if _is_item(e, "add", stem, path)}
+            went = {e.was[depth] for e in edits if _is_item(e, "remove", tuple(before), path)}
+            if came or went:
+                part = _index_before(part, came, went)
+        before.append(part)
+    return tuple(before)
+
+
+def _is_item(edit: Edit, kind: str, stem: Path, path: Path) -> bool:
+    place = edit.was if kind == "remove" else edit.path
+    return edit.kind == kind and len(place) == len(stem) + 1 <= len(path) and place[:-1] == stem
+
+
+def _index_before(index: int, came: set[int], went: set[int]) -> int:
+    """The place in the old list of an item that stayed."""
+    rank = index - sum(1 for place in came if place < index)
+    for place in sorted(went):
+        if place <= rank:
+            rank += 1
+    return rank

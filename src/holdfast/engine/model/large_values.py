@@ -1,0 +1,67 @@
+"""Taking large values out of what a step changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.codec import msgpack
+from holdfast.engine.model.large_pointers import LARGE, is_pointer, pointer_to
+from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Operation, Set
+
+
+def set_aside(edit: EditMap) -> tuple[EditMap, dict[bytes, bytes]]:
+    """The edit with pointers for the large values that it sets, and those values by pointer.
+
+    A large list or dict stays as it is: its items are what is worth pointing to, once it is folded.
+    """
+    objects: dict[bytes, bytes] = {}
+    return _map(edit, objects), objects
+
+
+def pointers(edit: EditMap) -> Iterator[bytes]:
+    """The pointers that an edit puts into the state."""
+    for _, operation in edit.put:
+        if isinstance(operation, EditMap):
+            yield from pointers(operation)
+        elif isinstance(operation, Set):
+            yield from filter(is_pointer, (operation.value,))
+        elif isinstance(operation, EditList):
+            for part in operation.parts:
+                if not isinstance(part, Keep | Change):
+                    yield from filter(is_pointer, part)
+
+
+def _operation(operation: Operation, objects: dict[bytes, bytes]) -> Operation:
+    if isinstance(operation, Set):
+        return operation if _is_container(operation.value) else Set(_value(operation.value, objects))
+    if isinstance(operation, EditMap):
+        return _map(operation, objects)
+    if isinstance(operation, EditList):
+        return EditList(tuple(_part(part, objects) for part in operation.parts))
+    return operation
+
+
+def _map(edit: EditMap, objects: dict[bytes, bytes]) -> EditMap:
+    return EditMap(edit.removed, tuple((key, _operation(change, objects)) for key, change in edit.put), edit.moved)
+
+
+def _part(part: Keep | Change | tuple[bytes, ...], objects: dict[bytes, bytes]) -> Keep | Change | tuple[bytes, ...]:
+    if isinstance(part, Keep):
+        return part
+    if isinstance(part, Change):
+        # A changed item is a value of its own again, and its parts are not pointed to.
+        return part
+    return tuple(_value(item, objects) for item in part)
+
+
+def _is_container(value: bytes) -> bool:
+    bare = value.removeprefix(msgpack.ESCAPE)
+    return not value.startswith(msgpack.SHAPED_MARK) and (msgpack.is_array(bare) or msgpack.is_map(bare))
+
+
+def _value(value: bytes, objects: dict[bytes, bytes]) -> bytes:
+    if len(value) <= LARGE:
+        return value
+    pointer = pointer_to(value).encode()
+    objects[pointer] = value
+    return pointer

@@ -1,0 +1,171 @@
+"""Lists in nodes: reading them, and putting a new one together from parts of an old one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from holdfast.engine.model.nodes import FANOUT, NODE_BYTES, Child, Item, ListRoot, Segment, digest_items
+from holdfast.engine.model.operations import Keep
+from holdfast.engine.model.workspace import Rounds, Workspace, chunks
+from holdfast.errors import Corrupt
+
+Pieces: TypeAlias = "list[Keep | list[Item]]"
+"""A list put together from runs of an old one and new items."""
+
+_Row: TypeAlias = "list[Child | list[Item]]"
+
+
+def size(root: ListRoot) -> int:
+    """How many items a list has."""
+    return 0 if root.child is None else root.child.size
+
+
+def items(ws: Workspace, root: ListRoot) -> list[Item]:
+    """All items of a list whose nodes are at hand."""
+    return [item for child in ws.bottom(root.child) for item in ws.segment(child).items]
+
+
+def values(ws: Workspace, root: ListRoot) -> list[bytes]:
+    """Their values alone."""
+    return [value for child in ws.bottom(root.child) for value in ws.segment(child).values]
+
+
+def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[Item]]:
+    """Some items of a list. Loads only the nodes they lie in."""
+    if not 0 <= start <= end <= size(root):
+        raise Corrupt(f"items {start} to {end} are wanted of a list that has {size(root)}")
+    found: list[Item] = []
+    for part in (yield from _cut(ws, root.child, start, end)):
+        if isinstance(part, Child):
+            yield from ws.load_all([part])
+            part = items(ws, ListRoot(part))
+        found += part
+    return found
+
+
+def slice_pieces(pieces: Pieces, start: int, length: int) -> Pieces:
+    """The pieces of a part of a list that is itself in pieces."""
+    found: Pieces = []
+    for piece in pieces:
+        count = piece.length if isinstance(piece, Keep) else len(piece)
+        low, high = max(start, 0), min(start + length, count)
+        if low < high:
+            found.append(Keep(piece.start + low, high - low) if isinstance(piece, Keep) else piece[low:high])
+        start -= count
+    return found
+
+
+def assemble(ws: Workspace, root: ListRoot, pieces: Pieces) -> Rounds[ListRoot]:
+    """The list that these pieces of an old one make up. Nodes in the middle of kept runs are used as they are."""
+    row: _Row = []
+    for piece in pieces:
+        if isinstance(piece, Keep):
+            row += yield from _cut(ws, root.child, piece.start, piece.start + piece.length)
+        elif piece:
+            row.append(piece)
+    row = yield from _absorb(ws, row)
+    children: list[Child] = []
+    for i, part in enumerate(row):
+        children += [part] if isinstance(part, Child) else _segments(ws, part, last=i == len(row) - 1)
+    opened = yield from _open_seams(ws, children)
+    return ListRoot(ws.index(opened))
+
+
+def _cut(ws: Workspace, child: Child | None, start: int, end: int) -> Rounds[_Row]:
+    """What lies between two places below a node: whole nodes where possible, and loose items at the edges."""
+    if child is None or start >= end:
+        return []
+    if start <= 0 and end >= child.size:
+        return [child]
+    yield from ws.fetch([child.id])
+    if not child.height:
+        return [ws.segment(child).items[max(start, 0) : end]]
+    row: _Row = []
+    for below in ws.children(child):
+        if start < below.size and end > 0:
+            row += yield from _cut(ws, below, start, end)
+        start -= below.size
+        end -= below.size
+    return row
+
+
+def _absorb(ws: Workspace, row: _Row) -> Rounds[_Row]:
+    """Let loose items take in a neighbouring segment where both fit into one: no trail of tiny segments."""
+    done: _Row = []
+    for part in row:
+        before = done[-1] if done else None
+        if isinstance(part, list) and isinstance(before, list):
+            before += part
+            continue
+        if isinstance(part, list) and isinstance(before, Child):
+            *rest, last = yield from _open_right(ws, before)
+            if last.size + len(part) <= FANOUT:
+                yield from ws.fetch([last.id])
+                done[-1:] = [*rest, [*ws.segment(last).items, *part]]
+                continue
+        elif (
+            isinstance(part, Child)
+            and isinstance(before, list)
+            and not part.height
+            and part.size + len(before) <= FANOUT
+        ):
+            yield from ws.fetch([part.id])
+            before += ws.segment(part).items
+            continue
+        done.append(list(part) if isinstance(part, list) else part)
+    return done
+
+
+def _open_right(ws: Workspace, child: Child, height: int = 0) -> Rounds[list[Child]]:
+    """The node as a row that ends in one of the given height."""
+    row = [child]
+    while row[-1].height > height:
+        yield from ws.fetch([row[-1].id])
+        row[-1:] = ws.children(row[-1])
+    return row
+
+
+def _open_left(ws: Workspace, child: Child, height: int) -> Rounds[list[Child]]:
+    """The node as a row that starts with one of the given height."""
+    row = [child]
+    while row[0].height > height:
+        yield from ws.fetch([row[0].id])
+        row[:1] = ws.children(row[0])
+    return row
+
+
+def _open_seams(ws: Workspace, children: Sequence[Child]) -> Rounds[list[Child]]:
+    """The same row, opened where a high node meets a low one, so that both end up under one index."""
+    row: list[Child] = []
+    for child in children:
+        if row and row[-1].height > child.height:
+            row[-1:] = yield from _open_right(ws, row[-1], child.height)
+        if row and row[-1].height < child.height:
+            row += yield from _open_left(ws, child, row[-1].height)
+        else:
+            row.append(child)
+    return row
+
+
+def _segments(ws: Workspace, loose: list[Item], *, last: bool) -> list[Child]:
+    """Loose items in segments. At the end of the list they are filled: that is where it grows."""
+    children = []
+    for group in _by_bytes(loose):
+        for part in chunks(group, FANOUT, filled=last):
+            digest = digest_items([item.value for item in part])
+            children.append(Child(ws.add(Segment.of(part)), 0, len(part), digest))
+    return children
+
+
+def _by_bytes(loose: list[Item]) -> list[list[Item]]:
+    """Items in groups none of which, unless it is a single one, has more bytes than a node should."""
+    groups: list[list[Item]] = [[]]
+    weight = 0
+    for item in loose:
+        weight += len(item.value)
+        if weight > NODE_BYTES and groups[-1]:
+            groups.append([])
+            weight = len(item.value)
+        groups[-1].append(item)
+    return groups

@@ -1,0 +1,234 @@
+"""Three-way merge of packed states.
+
+What only one side changed is taken from that side. Dicts are merged key by key, lists item by item around what is
+unchanged, texts line by line; so are dicts in lists, where neither side added or removed items. Where both sides
+changed the same thing differently there is a *clash*: a resolver may settle it, else our side stands and the clash is
+reported. Without a base, everything in which the sides differ is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from holdfast.codec import msgpack
+from holdfast.engine.model import sequences
+from holdfast.engine.model.diff import diff
+from holdfast.engine.model.packed_state import Packed, PackedMap, as_items, as_map, flatten
+
+T = TypeVar("T")
+
+Path: TypeAlias = tuple[bytes | int | slice, ...]
+"""The way to a value: packed keys of dicts, places in lists, and stretches of lists, as they are merged so far with our
+side in them."""
+
+
+class Clash(NamedTuple):
+    """Both sides changed the same thing differently. None: the side has nothing there.
+
+    Where the path ends in a stretch of a list, the three are the items that are there, of which there may be none.
+    """
+
+    path: Path
+    base: Packed | None
+    ours: Packed | None
+    theirs: Packed | None
+
+
+class Resolution(NamedTuple):
+    """How a clash is settled: with this value, or, if None, with nothing there."""
+
+    value: Packed | None
+
+
+class Merged(NamedTuple):
+    """A merged state, and the clashes that no resolver settled, in which it holds our side."""
+
+    state: PackedMap
+    clashes: tuple[Clash, ...]
+
+
+Resolver: TypeAlias = Callable[[Clash], Resolution | None]
+"""Settles a clash, or returns None to leave it."""
+
+
+def ours(clash: Clash) -> Resolution:
+    """Settle every clash with our side."""
+    return Resolution(clash.ours)
+
+
+def theirs(clash: Clash) -> Resolution:
+    """Settle every clash with their side."""
+    return Resolution(clash.theirs)
+
+
+def union(clash: Clash) -> Resolution | None:
+    """Settle clashes in lists with the items of both sides, ours first, and take what only one side has where it is
+    not known whether the other one removed it; leave all others."""
+    if clash.base is None and (clash.ours is None or clash.theirs is None):
+        return Resolution(clash.theirs if clash.ours is None else clash.ours)
+    if not isinstance(clash.ours, list) or not isinstance(clash.theirs, list):
+        return None
+    known = {*clash.ours, *(clash.base if isinstance(clash.base, list) else ())}
+    return Resolution([*clash.ours, *(item for item in clash.theirs if item not in known)])
+
+
+def merge(base: PackedMap | None, ours: PackedMap, theirs: PackedMap, resolver: Resolver = lambda _: None) -> Merged:
+    """The state that has the changes of both sides since the base.
+
+    If that is None it is not known. Then nobody can tell what one side added from what the other one removed, and all
+    that differs is a clash.
+    """
+    merging = _Merging(resolver, exact=base is not None)
+    merged = merging.value((), base, ours, theirs)
+    state = None if merged is None else as_map(merged)
+    return Merged({} if state is None else state, tuple(merging.clashes))
+
+
+class _Merging:
+    """One merge, and the clashes it met."""
+
+    def __init__(self, resolver: Resolver, *, exact: bool) -> None:
+        self._resolver = resolver
+        self._exact = exact
+        self.clashes: list[Clash] = []
+
+    def value(self, path: Path, base: Packed | None, ours: Packed | None, theirs: Packed | None) -> Packed | None:
+        if _same(ours, theirs):
+            return ours
+        if self._exact:
+            if _same(base, theirs):
+                return ours
+            if _same(base, ours):
+                return theirs
+        if ours is not None and theirs is not None:
+            our_map, their_map = as_map(ours), as_map(theirs)
+            if our_map is not None and their_map is not None:
+                return self._maps(path, _or_empty(base), our_map, their_map)
+            our_items, their_items = as_items(ours), as_items(theirs)
+            if our_items is not None and their_items is not None:
+                base_items = None if base is None else as_items(base)
+                if not self._exact:
+                    base_items = _shared(our_items, their_items)
+                return self._lists(path, base_items or [], our_items, their_items)
+            lines = _merge_lines(base, ours, theirs)
+            if lines is not None:
+                return lines
+        return self._clash(Clash(path, base, ours, theirs))
+
+    def _clash(self, clash: Clash) -> Packed | None:
+        resolution = self._resolver(clash)
+        if resolution is None:
+            self.clashes.append(clash)
+            return clash.ours
+        return resolution.value
+
+    def _maps(self, path: Path, base: PackedMap, ours: PackedMap, theirs: PackedMap) -> PackedMap:
+        merged: PackedMap = {}
+        for key in dict.fromkeys((*ours, *theirs)):
+            value = self.value((*path, key), base.get(key), ours.get(key), theirs.get(key))
+            if value is not None:
+                merged[key] = value
+        return merged
+
+    def _lists(self, path: Path, base: list[bytes], ours: list[bytes], theirs: list[bytes]) -> list[bytes]:
+        merged: list[bytes] = []
+        for part in _regions(base, ours, theirs):
+            settled = _settle(*part) if self._exact or part[1] == part[2] else None
+            if settled is None:
+                settled = self._stretch(path, len(merged), *map(list, part))
+            merged += settled
+        return merged
+
+    def _stretch(
+        self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
+    ) -> list[bytes]:
+        """What becomes of a stretch of a list that both sides changed.
+
+        The resolver is asked about what clashes inside its items first, and then about the stretch as a whole.
+        """
+        known = len(self.clashes)
+        items = self._items(path, start, base, ours, theirs)
+        inside = self.clashes[known:]
+        if items is not None and not inside:
+            return items
+        del self.clashes[known:]
+        clash = Clash((*path, slice(start, start + len(ours))), base, ours, theirs)
+        resolution = self._resolver(clash)
+        if resolution is None:
+            self.clashes += inside or [clash]
+            return ours if items is None else items
+        return [] if resolution.value is None else as_items(resolution.value) or []
+
+    def _items(
+        self, path: Path, start: int, base: list[bytes], ours: list[bytes], theirs: list[bytes]
+    ) -> list[bytes] | None:
+        """A stretch merged item by item, where each has its counterparts, and is a dict if both sides changed it."""
+        if not self._exact or not len(base) == len(ours) == len(theirs):
+            return None
+        items = list(zip(base, ours, theirs, strict=True))
+        if any(_settle(*each) is None and None in map(as_map, each) for each in items):
+            return None
+        merged = (self.value((*path, start + place), *each) for place, each in enumerate(items))
+        return [flatten(value) for value in merged if value is not None]
+
+
+def _shared(one: list[bytes], other: list[bytes]) -> list[bytes]:
+    """The items that both lists have, in the order of both."""
+    return [item for run in sequences.alignment(one, other) for item in one[run.start : run.start + run.length]]
+
+
+def _same(one: Packed | None, other: Packed | None) -> bool:
+    if one is None or other is None or one is other:
+        return one is other
+    if type(one) is type(other) and not isinstance(one, dict):
+        return one == other
+    return diff(one, other) is None
+
+
+def _or_empty(base: Packed | None) -> PackedMap:
+    entries = None if base is None else as_map(base)
+    return {} if entries is None else entries
+
+
+def _settle(base: T, ours: T, theirs: T) -> T | None:
+    """What becomes of a region or an item, if at most one side changed it or both did the same; else None."""
+    if ours == theirs or base == theirs:
+        return ours
+    return theirs if base == ours else None
+
+
+def _regions(
+    base: Sequence[bytes], ours: Sequence[bytes], theirs: Sequence[bytes]
+) -> list[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]]:
+    """The three lists cut into regions, in turn unlike and alike: what lies between items that all three share."""
+    in_ours = _matches(base, ours)
+    in_theirs = _matches(base, theirs)
+    regions = []
+    b = o = t = 0
+    for i in [*(i for i in range(len(base)) if i in in_ours and i in in_theirs), len(base)]:
+        next_o, next_t = in_ours.get(i, len(ours)), in_theirs.get(i, len(theirs))
+        if (b, o, t) != (i, next_o, next_t):
+            regions.append((base[b:i], ours[o:next_o], theirs[t:next_t]))
+        if i < len(base):
+            regions.append((base[i : i + 1], ours[next_o : next_o + 1], theirs[next_t : next_t + 1]))
+        b, o, t = i + 1, next_o + 1, next_t + 1
+    return regions
+
+
+def _matches(base: Sequence[bytes], side: Sequence[bytes]) -> dict[int, int]:
+    """Where the base's items stand in a side's list."""
+    return {run.start + i: run.at + i for run in sequences.alignment(base, side) for i in range(run.length)}
+
+
+def _merge_lines(base: Packed | None, ours: Packed, theirs: Packed) -> bytes | None:
+    """Three texts merged line by line, if they are texts and no line clashes."""
+    texts = []
+    for side in (base, ours, theirs):
+        if not isinstance(side, bytes) or not msgpack.is_str(side):
+            return None
+        texts.append(msgpack.content(side).splitlines(keepends=True))
+    settled = [_settle(*part) for part in _regions(*texts)]
+    if None in settled:
+        return None
+    return msgpack.text(b"".join(line for part in settled if part is not None for line in part))

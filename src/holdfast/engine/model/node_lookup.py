@@ -1,0 +1,124 @@
+"""Finding entries of a large dict in its stored nodes, without making objects of all the others.
+
+A dict of 100,000 keys lies in a few thousand leaves. To find one entry, three nodes are looked at; of each only the
+keys are decoded, and the one value that is wanted. Nodes come from `States.nodes`, which has seen their digests.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import MsgspecError, Raw
+from msgspec.msgpack import Decoder, decode
+
+from holdfast.engine.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Origin, Slot, parse_slot, sort_key
+from holdfast.engine.model.workspace import MissingNode, Rounds
+from holdfast.errors import Corrupt
+
+_decode_leaf = Decoder(tuple[int, list[bytes], list[int], list[Raw], list[int]]).decode
+_decode_index = Decoder(tuple[int, list[tuple[bytes, int, int, bytes, bytes]]]).decode
+
+
+class Found(NamedTuple):
+    """An entry as it is stored: its key, its value, and the step that wrote it."""
+
+    key: bytes
+    slot: Slot
+    origin: Origin
+
+
+Children: TypeAlias = list[tuple[bytes, int, int, bytes, bytes]]
+"""What an index holds, as it is stored: the fields of each `Child`."""
+
+
+def find(root: MapRoot, key: bytes, known: MutableMapping[bytes, Children]) -> Rounds[Found | None]:
+    """The entry under a key; None if there is none. `known` are indexes that were decoded before."""
+    if root.child is None:
+        return None
+    place, id, height = sort_key(key), root.child.id, root.child.height
+    while height:
+        children = known.get(id)
+        if children is None:
+            children = known[id] = _children((yield [id]).get(id), id)
+        at = bisect_left(children, place, key=_last)
+        if at == len(children):
+            return None
+        id, height = children[at][0], height - 1
+    keys, _, slots, origins = _leaf((yield [id]).get(id), id)
+    try:
+        at = keys.index(key)
+    except ValueError:
+        return None
+    return _found(keys, slots, origins, at)
+
+
+def entries(root: MapRoot, start: bytes, enough: Callable[[list[Found]], bool]) -> Rounds[list[Found]]:
+    """The entries from a place on, in order of their keys, until there are enough, or no more."""
+    found: list[Found] = []
+    # What is yet to be looked at, the first last: ids of nodes and their heights.
+    ahead = [] if root.child is None else [(root.child.id, root.child.height)]
+    while ahead and not enough(found):
+        id, height = ahead.pop()
+        data = (yield [id]).get(id)
+        if height:
+            children = _children(data, id)
+            children = children[bisect_left(children, start, key=_last) :]
+            ahead += [(child[0], height - 1) for child in reversed(children)]
+            continue
+        keys, _, slots, origins = _leaf(data, id)
+        first = bisect_left(keys, start, key=sort_key)
+        found += [_found(keys, slots, origins, at) for at in range(first, len(keys))]
+    return found
+
+
+def count(root: MapRoot, start: bytes) -> Rounds[int]:
+    """How many entries there are from a place on. Looks at one node of each level."""
+    if root.child is None:
+        return 0
+    total, id, height = root.child.size, root.child.id, root.child.height
+    while height:
+        children = _children((yield [id]).get(id), id)
+        at = bisect_left(children, start, key=_last)
+        total -= sum(child[2] for child in children[:at])
+        if at == len(children):
+            return total
+        id, height = children[at][0], height - 1
+    return total - bisect_left(_leaf((yield [id]).get(id), id)[0], start, key=sort_key)
+
+
+def _last(child: tuple[bytes, int, int, bytes, bytes]) -> bytes:
+    return child[4]
+
+
+def _children(data: bytes | None, id: bytes) -> Children:
+    if data is not None and data.startswith(INDEX_MARK):
+        try:
+            return _decode_index(data)[1]
+        except MsgspecError:
+            pass
+    raise _wrong(data, id)
+
+
+def _leaf(data: bytes | None, id: bytes) -> tuple[list[bytes], list[int], list[Raw], list[int]]:
+    if data is not None and data.startswith(LEAF_MARK):
+        try:
+            return _decode_leaf(data)[1:]
+        except MsgspecError:
+            pass
+    raise _wrong(data, id)
+
+
+def _wrong(data: bytes | None, id: bytes) -> Corrupt:
+    if data is None:
+        return MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
+    return Corrupt("a node is not of the kind that its parent says", where=id.hex(), hint="Verify the line, repair it")
+
+
+def _found(keys: list[bytes], slots: list[Raw], origins: list[int], at: int) -> Found:
+    try:
+        parts: Any = decode(slots[at])
+        return Found(keys[at], parse_slot(parts), Origin(origins[2 * at], origins[2 * at + 1]))
+    except (MsgspecError, LookupError, TypeError, ValueError) as error:
+        raise Corrupt(f"not the stored form of a node: {error}") from None

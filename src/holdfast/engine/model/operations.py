@@ -1,0 +1,242 @@
+"""What a step changed: operations on packed values, and applying them.
+
+An operation turns one packed value into another. It is found by comparing the two (`diff`), never by replaying what
+the application did, and it carries only what is new. Operations nest: a dict's entry may be changed by an operation of
+its own, and so may an item of a list.
+
+The stored form is msgpack, `[kind, …]`; `docs/format.md` lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import MsgspecError
+from msgspec.msgpack import decode, encode
+
+from holdfast.codec import msgpack
+from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_items, as_map, flatten
+from holdfast.errors import Corrupt, TooLarge
+
+LoadLarge: TypeAlias = Callable[[bytes], bytes]
+"""Gives the packed value that a pointer stands for."""
+
+
+class Keep(NamedTuple):
+    """`length` items (or bytes) of the old value, from `start` on."""
+
+    start: int
+    length: int
+
+
+class Change(NamedTuple):
+    """One item of the old list, itself changed."""
+
+    place: int
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Replace the whole value."""
+
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EditList:
+    """Put a list together from kept runs, new items and changed ones: appends, inserts, removals, moves."""
+
+    parts: tuple[Keep | Change | tuple[bytes, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EditMap:
+    """Remove keys, then put or change some; `moved` lists, in order, the keys that go to the end.
+
+    Without `moved`, a new key comes after all others and a changed one keeps its place, as in a Python dict.
+    """
+
+    removed: tuple[bytes, ...] = ()
+    put: tuple[tuple[bytes, Operation], ...] = ()
+    moved: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EditText:
+    """Put a string's UTF-8 bytes, or bytes, together from kept runs and new ones."""
+
+    parts: tuple[Keep | bytes, ...]
+
+
+Operation: TypeAlias = Set | EditList | EditMap | EditText
+
+
+# Applying -----------------------------------------------------------------------------------------------------
+
+
+def _nothing_large(pointer: bytes) -> bytes:
+    raise Corrupt("an operation changes part of a large value that is not at hand", where=pointer.hex())
+
+
+def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothing_large) -> Packed:
+    """The value that the operation makes of this one. `load` is asked for large values that it changes in part."""
+    if isinstance(operation, Set):
+        return operation.value
+    if isinstance(packed, bytes) and packed.startswith(POINTER):
+        packed = load(packed)
+    if isinstance(operation, EditText):
+        return _apply_text(operation, packed)
+    if isinstance(operation, EditList):
+        return _apply_list(operation, None if packed is None else as_items(packed), load)
+    return apply_map(operation, None if packed is None else as_map(packed), load)
+
+
+def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
+    if not isinstance(packed, bytes) or not packed or not (msgpack.is_str(packed) or msgpack.is_bin(packed)):
+        raise Corrupt("an operation changes part of a text where there is none")
+    old = msgpack.content(packed)
+    _check_total(sum(len(part) if isinstance(part, bytes) else part.length for part in edit.parts))
+    new = b"".join(part if isinstance(part, bytes) else old[slice(*_bounds(part, len(old)))] for part in edit.parts)
+    return msgpack.text(new) if msgpack.is_str(packed) else msgpack.binary(new)
+
+
+def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> list[bytes]:
+    if old is None:
+        raise Corrupt("an operation changes items of a list where there is none")
+    _check_total(sum(part.length for part in edit.parts if isinstance(part, Keep)))
+    new: list[bytes] = []
+    for part in edit.parts:
+        if isinstance(part, Keep):
+            new += old[slice(*_bounds(part, len(old)))]
+        elif isinstance(part, Change):
+            start, _ = _bounds(Keep(part.place, 1), len(old))
+            new.append(flatten(apply(part.operation, old[start], load)))
+        else:
+            new += part
+    return new
+
+
+def apply_map(edit: EditMap, old: PackedMap | None, load: LoadLarge = _nothing_large) -> PackedMap:
+    """The same, for the operation on a dict; a whole state is one too."""
+    if old is None:
+        raise Corrupt("an operation changes entries of a dict where there is none")
+    new = dict(old)
+    for key in edit.removed:
+        if new.pop(key, None) is None:
+            raise Corrupt("an operation removes an entry that is not there", where=key.hex())
+    for key, operation in edit.put:
+        new[key] = apply(operation, new.get(key), load)
+    for key in edit.moved:
+        if key not in new:
+            raise Corrupt("an operation moves an entry that is not there", where=key.hex())
+        new[key] = new.pop(key)
+    return new
+
+
+MAX_TOTAL = 1 << 28
+"""How many bytes or items an edit may make of runs that it may use many times over."""
+
+
+def _check_total(total: int) -> None:
+    if total > MAX_TOTAL:
+        raise TooLarge(f"an operation makes {total} bytes or items, over the limit of {MAX_TOTAL}")
+
+
+def _bounds(keep: Keep, size: int) -> tuple[int, int]:
+    start, length = keep
+    if start + length > size:
+        raise Corrupt(f"an operation keeps {length} from {start} on of only {size}")
+    return start, start + length
+
+
+# Stored form --------------------------------------------------------------------------------------------------
+
+_SET, _LIST, _MAP, _TEXT = range(4)
+_KEEP, _NEW, _CHANGE = range(3)
+
+
+def encode_operation(operation: Operation) -> bytes:
+    """The stored form of an operation."""
+    return encode((_SET, operation.value) if isinstance(operation, Set) else _to_parts(operation))
+
+
+def decode_operation(data: bytes) -> Operation:
+    """An operation from its stored form."""
+    msgpack.check_depth(data)
+    try:
+        return _from_parts(decode(data))
+    except (MsgspecError, UnicodeDecodeError, TypeError, ValueError) as error:
+        raise Corrupt(f"not the stored form of an operation: {error}") from None
+
+
+def _to_parts(operation: Operation) -> list[Any]:
+    if isinstance(operation, Set):
+        return [_SET, operation.value]
+    if isinstance(operation, EditList):
+        return [_LIST, [_list_part(part) for part in operation.parts]]
+    if isinstance(operation, EditMap):
+        put = [[key, _to_parts(change)] for key, change in operation.put]
+        return [_MAP, list(operation.removed), put, list(operation.moved)]
+    return [_TEXT, [part if isinstance(part, bytes) else list(part) for part in operation.parts]]
+
+
+def _list_part(part: Keep | Change | tuple[bytes, ...]) -> list[Any]:
+    if isinstance(part, Keep):
+        return [_KEEP, *part]
+    if isinstance(part, Change):
+        return [_CHANGE, part.place, _to_parts(part.operation)]
+    return [_NEW, *part]
+
+
+def _from_parts(parts: Any) -> Operation:
+    kind, *rest = parts
+    if kind == _SET:
+        (value,) = rest
+        return Set(_bytes(value))
+    if kind == _LIST:
+        (pieces,) = rest
+        return EditList(tuple(map(_parse_list_part, pieces)))
+    if kind == _MAP:
+        removed, put, moved = rest
+        changes = tuple((_bytes(key), _from_parts(change)) for key, change in put)
+        return EditMap(_all_bytes(removed), changes, _all_bytes(moved))
+    if kind == _TEXT:
+        (pieces,) = rest
+        return EditText(tuple(part if type(part) is bytes else _keep(part) for part in pieces))
+    raise ValueError(f"kind {kind!r}")
+
+
+def _parse_list_part(part: Any) -> Keep | Change | tuple[bytes, ...]:
+    kind, *rest = part
+    if kind == _KEEP:
+        return _keep(rest)
+    if kind == _CHANGE:
+        place, operation = rest
+        return Change(_count(place), _from_parts(operation))
+    if kind == _NEW:
+        return _all_bytes(rest)
+    raise ValueError(f"part {kind!r}")
+
+
+def _keep(parts: Any) -> Keep:
+    start, length = parts
+    return Keep(_count(start), _count(length))
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a count is not a whole number")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError("a packed value is not bytes")
+    return value
+
+
+def _all_bytes(values: Iterable[Any]) -> tuple[bytes, ...]:
+    return tuple(map(_bytes, values))

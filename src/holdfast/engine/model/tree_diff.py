@@ -1,0 +1,379 @@
+"""The difference of two folded states, reading only what differs.
+
+Two trees are walked together. Nodes that are the same on both sides have the same id and are not read; segments that
+hold the same items, written by other steps or in another line, have the same digest. What is left is told as a *delta*:
+the old and the new packed values, no more of them than it takes to see what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from holdfast.codec import msgpack
+from holdfast.engine.model import draft_reader, list_tree, sequences
+from holdfast.engine.model.fold_diff import matching, matching_back
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.nodes import Child, Entry, ListRoot, MapRoot, NodeId, Slot
+from holdfast.engine.model.packed_state import Packed, as_items, as_map
+from holdfast.engine.model.workspace import Rounds, Workspace
+
+T = TypeVar("T")
+
+Asked: TypeAlias = tuple[list[NodeId], list[NodeId]]
+"""The nodes that a walk wants of the old side and of the new one."""
+
+Walk: TypeAlias = Generator[Asked, tuple[Mapping[NodeId, bytes], Mapping[NodeId, bytes]], T]
+"""A computation that asks for nodes of both sides, round by round, and ends with a T."""
+
+
+_FEW = 2
+"""So few segments are read without further ado."""
+
+
+class Replaced(NamedTuple):
+    """A value that is another one now. None: the side has nothing there."""
+
+    old: Packed | None
+    new: Packed | None
+
+
+class Hunk(NamedTuple):
+    """Items of the old list from `start` on, in whose place stand those of the new list from `at` on."""
+
+    start: int
+    at: int
+    old: Sequence[bytes]
+    new: Sequence[bytes]
+
+
+class ListDelta(NamedTuple):
+    """A list in which some runs of items changed. A hunk may hold equal items, too."""
+
+    hunks: tuple[Hunk, ...]
+
+
+class MapDelta(NamedTuple):
+    """A dict in which some entries changed, by packed key; and whether those that stayed are in another order."""
+
+    entries: tuple[tuple[bytes, Delta], ...]
+    reordered: bool = False
+
+
+Delta: TypeAlias = Replaced | ListDelta | MapDelta
+
+
+class Side(NamedTuple):
+    """A folded state, and the nodes of it that are at hand: all of them, if it is `whole`."""
+
+    ws: Workspace
+    root: MapRoot
+    whole: bool = False
+
+
+def diff_trees(old: Side, new: Side, only: bytes | None = None) -> Walk[MapDelta | Replaced]:
+    """What differs between two states; if `only` a channel matters, in that one, by its packed name."""
+    return (yield from _Differ(old, new).maps(old.root, new.root, only))
+
+
+def _on_old(rounds: Rounds[T]) -> Walk[T]:
+    """A computation over the old side's nodes."""
+    try:
+        wanted = next(rounds)
+        while True:
+            stored, _ = yield wanted, []
+            wanted = rounds.send(stored)
+    except StopIteration as done:
+        found: T = done.value
+        return found
+
+
+def _on_new(rounds: Rounds[T]) -> Walk[T]:
+    """A computation over the new side's nodes."""
+    try:
+        wanted = next(rounds)
+        while True:
+            _, stored = yield [], wanted
+            wanted = rounds.send(stored)
+    except StopIteration as done:
+        found: T = done.value
+        return found
+
+
+def _together(walks: Sequence[Walk[T]]) -> Walk[list[T]]:
+    """Several walks at once: what they ask for at the same time is asked for in one round."""
+    found: dict[int, T] = {}
+    asking: dict[int, Asked] = {}
+
+    def go_on(number: int, answer: tuple[Mapping[NodeId, bytes], Mapping[NodeId, bytes]] | None) -> None:
+        try:
+            asking[number] = next(walks[number]) if answer is None else walks[number].send(answer)
+        except StopIteration as done:
+            found[number] = done.value
+            asking.pop(number, None)
+
+    for number in range(len(walks)):
+        go_on(number, None)
+    while asking:
+        old = list(dict.fromkeys(id for wanted, _ in asking.values() for id in wanted))
+        new = list(dict.fromkeys(id for _, wanted in asking.values() for id in wanted))
+        answer = yield old, new
+        for number in list(asking):
+            go_on(number, answer)
+    return [found[number] for number in range(len(walks))]
+
+
+class _Differ:
+    """Walks two trees."""
+
+    def __init__(self, old: Side, new: Side) -> None:
+        self._old = old
+        self._new = new
+
+    def _fetch(self, old: Iterable[Child], new: Iterable[Child]) -> Walk[None]:
+        """Have nodes of both sides at hand, in one round."""
+        yield from _together(
+            [
+                _on_old(self._old.ws.fetch([child.id for child in old])),
+                _on_new(self._new.ws.fetch([child.id for child in new])),
+            ]
+        )
+
+    def _replaced(self, old: Slot | None, new: Slot | None) -> Walk[Delta | None]:
+        """Both values whole."""
+        one, other = yield from _together(
+            [
+                _on_old(_whole(self._old.ws, old)),
+                _on_new(_whole(self._new.ws, new)),
+            ]
+        )
+        return Replaced(one, other)
+
+    def _value(self, old: Slot | None, new: Slot | None) -> Walk[Delta | None]:
+        if old is None or new is None:
+            return (yield from self._replaced(old, new))
+        if old == new:
+            return None
+        if isinstance(old, bytes) and isinstance(new, bytes):
+            return Replaced(old, new)
+        if isinstance(old, MapRoot) and isinstance(new, MapRoot):
+            delta = yield from self.maps(old, new)
+            return None if delta == _NOTHING else delta
+        old_list, new_list = _as_list(old), _as_list(new)
+        if old_list is not None and new_list is not None:
+            hunks = yield from self._lists(old_list, new_list)
+            return ListDelta(tuple(hunks)) if hunks else None
+        # Of a dict that has nodes of its own and one that has not, both are read.
+        replaced = yield from self._replaced(old, new)
+        if isinstance(replaced, Replaced) and _is_same(replaced):
+            return None
+        return replaced
+
+    # Dicts ----------------------------------------------------------------------------------------------------
+
+    def maps(self, old: MapRoot, new: MapRoot, only: bytes | None = None) -> Walk[MapDelta | Replaced]:
+        """What differs between two dicts. Those whose JSON form is no plain object are given whole."""
+        if old.child == new.child:
+            return _NOTHING
+        before, after, unread = yield from self._unlike_entries(old, new)
+        if (yield from self._is_odd(old, new)):
+            replaced = yield from self._replaced(old, new)
+            assert isinstance(replaced, Replaced)  # noqa: S101 - it is never None
+            return replaced
+        keys = [*after, *(key for key in before if key not in after)]
+        keys = [key for key in keys if only in (None, key)]
+        slots = [(_slot(before.get(key)), _slot(after.get(key))) for key in keys]
+        deltas = yield from _together([self._value(*pair) for pair in slots])
+        changed = tuple((key, delta) for key, delta in zip(keys, deltas, strict=True) if delta is not None)
+        return MapDelta(changed, _reordered(before, after, unread))
+
+    def _unlike_entries(self, old: MapRoot, new: MapRoot) -> Walk[tuple[dict[bytes, Entry], dict[bytes, Entry], bool]]:
+        """The entries of both, in their order, but for those in leaves that both have; whether there are such."""
+        left = [] if old.child is None else [old.child]
+        right = [] if new.child is None else [new.child]
+        unread = False
+        while True:
+            same = {child.id for child in left}.intersection(child.id for child in right)
+            unread = unread or bool(same)
+            left = [child for child in left if child.id not in same]
+            right = [child for child in right if child.id not in same]
+            height = max((child.height for child in (*left, *right)), default=0)
+            if not height:
+                break
+            yield from self._fetch(_of_height(left, height), _of_height(right, height))
+            left = _opened(self._old.ws, left, height)
+            right = _opened(self._new.ws, right, height)
+        yield from self._fetch(left, right)
+        return _entries(self._old.ws, left), _entries(self._new.ws, right), unread
+
+    def _is_odd(self, old: MapRoot, new: MapRoot) -> Walk[bool]:
+        """Whether one of two dicts has keys that are not text, which come first; or the look of a mark in JSON."""
+        firsts = yield from _together(
+            [_on_old(_first(self._old.ws, old.child)), _on_new(_first(self._new.ws, new.child))]
+        )
+        for root, first in zip((old, new), firsts, strict=True):
+            if first is None or root.child is None:
+                continue
+            if not msgpack.is_str(first) or (root.child.size == 1 and msgpack.content(first).startswith(b"$")):
+                return True
+        return False
+
+    # Lists ----------------------------------------------------------------------------------------------------
+
+    def _lists(self, old: ListRoot | list[bytes], new: ListRoot | list[bytes]) -> Walk[list[Hunk]]:
+        if isinstance(new, ListRoot) and self._new.whole:
+            new = list_tree.values(self._new.ws, new)
+        if isinstance(old, ListRoot) and self._old.whole:
+            old = list_tree.values(self._old.ws, old)
+        if isinstance(old, list) and isinstance(new, list):
+            hunks = [Hunk(0, 0, old, new)]
+        elif isinstance(new, list):
+            assert isinstance(old, ListRoot)  # noqa: S101
+            hunks = [(yield from _on_old(_against_list(self._old.ws, old, new)))]
+        elif isinstance(old, list):
+            hunk = yield from _on_new(_against_list(self._new.ws, new, old))
+            hunks = [Hunk(hunk.at, hunk.start, hunk.new, hunk.old)]
+        else:
+            hunks = yield from self._in_nodes(old, new)
+        return [hunk for hunk in hunks if list(hunk.old) != list(hunk.new)]
+
+    def _in_nodes(self, old: ListRoot, new: ListRoot) -> Walk[list[Hunk]]:
+        left = [] if old.child is None else [old.child]
+        right = [] if new.child is None else [new.child]
+        start = 0
+        while True:
+            same = _same_from_start(left, right)
+            start += sum(child.size for child in left[:same])
+            left, right = left[same:], right[same:]
+            same = _same_from_start(left[::-1], right[::-1])
+            left, right = left[: len(left) - same], right[: len(right) - same]
+            height = max((child.height for child in (*left, *right)), default=0)
+            if not height:
+                break
+            yield from self._fetch(_of_height(left, height), _of_height(right, height))
+            left = _opened(self._old.ws, left, height)
+            right = _opened(self._new.ws, right, height)
+        return (yield from self._unlike_segments(left, right, start))
+
+    def _unlike_segments(self, left: list[Child], right: list[Child], start: int) -> Walk[list[Hunk]]:
+        runs = sequences.alignment([child.digest for child in left], [child.digest for child in right])
+        gaps: list[tuple[int, int, list[Child], list[Child]]] = []
+        done_left = done_right = 0
+        place, at = start, start
+        for run in runs:
+            gap_left, gap_right = left[done_left : run.start], right[done_right : run.at]
+            if gap_left or gap_right:
+                gaps.append((place, at, gap_left, gap_right))
+            kept = sum(child.size for child in left[run.start : run.start + run.length])
+            place += sum(child.size for child in gap_left) + kept
+            at += sum(child.size for child in gap_right) + kept
+            done_left, done_right = run.start + run.length, run.at + run.length
+        hunks = yield from _together([self._hunk(*gap) for gap in gaps])
+        return hunks
+
+    def _hunk(self, start: int, at: int, left: list[Child], right: list[Child]) -> Walk[Hunk]:
+        """Runs of segments that differ. Of long ones, which may hold much the same in segments cut at other places, one
+        side is read, and of the other what is not the same by its digest."""
+        old, new = self._old.ws, self._new.ws
+        if min(len(left), len(right)) <= _FEW:
+            yield from self._fetch(left, right)
+            return Hunk(start, at, _values(old, left), _values(new, right))
+        if sum(child.id not in old.ids for child in left) < sum(child.id not in new.ids for child in right):
+            yield from self._fetch(left, ())
+            hunk = yield from _on_new(_against(new, right, _values(old, left)))
+            return Hunk(start + hunk.at, at + hunk.start, hunk.new, hunk.old)
+        yield from self._fetch((), right)
+        hunk = yield from _on_old(_against(old, left, _values(new, right)))
+        return Hunk(start + hunk.start, at + hunk.at, hunk.old, hunk.new)
+
+
+_NOTHING = MapDelta(())
+
+
+def _whole(ws: Workspace, slot: Slot | None) -> Rounds[Packed | None]:
+    if slot is None:
+        return None
+    return (yield from draft_reader.whole(ws, slot))
+
+
+def _slot(entry: Entry | None) -> Slot | None:
+    return None if entry is None else entry.slot
+
+
+def _as_list(slot: Slot) -> ListRoot | list[bytes] | None:
+    if isinstance(slot, bytes):
+        return None if is_pointer(slot) else as_items(slot)
+    return slot if isinstance(slot, ListRoot) else None
+
+
+def _is_same(replaced: Replaced) -> bool:
+    """Whether two forms of a dict hold the same, in the same order."""
+    old = None if replaced.old is None else as_map(replaced.old)
+    new = None if replaced.new is None else as_map(replaced.new)
+    return old is not None and new is not None and list(old.items()) == list(new.items())
+
+
+def _of_height(children: list[Child], height: int) -> list[Child]:
+    return [child for child in children if child.height == height]
+
+
+def _opened(ws: Workspace, children: list[Child], height: int) -> list[Child]:
+    """The same row, with what lies below in place of the indexes of a height, which are at hand."""
+    row: list[Child] = []
+    for child in children:
+        row += ws.children(child) if child.height == height else [child]
+    return row
+
+
+def _entries(ws: Workspace, leaves: list[Child]) -> dict[bytes, Entry]:
+    found = [entry for child in leaves for entry in ws.leaf(child).entries]
+    return {entry.key: entry for entry in sorted(found, key=lambda entry: entry.rank)}
+
+
+def _reordered(before: dict[bytes, Entry], after: dict[bytes, Entry], unread: bool) -> bool:
+    kept = [key for key in before if key in after]
+    if kept != [key for key in after if key in before]:
+        return True
+    # Places in the order are given out once: who has another than before stands after all who were there.
+    return unread and any(before[key].rank != after[key].rank for key in kept)
+
+
+def _first(ws: Workspace, child: Child | None) -> Rounds[bytes | None]:
+    """The first key below a node."""
+    if child is None:
+        return None
+    while child.height:
+        yield from ws.fetch([child.id])
+        child = ws.children(child)[0]
+    yield from ws.fetch([child.id])
+    return next((entry.key for entry in ws.leaf(child).entries), None)
+
+
+def _against_list(ws: Workspace, root: ListRoot, items: list[bytes]) -> Rounds[Hunk]:
+    """Where a list in nodes differs from one at hand."""
+    segments = [] if root.child is None else (yield from ws.load_indexes(root.child))
+    return (yield from _against(ws, segments, items))
+
+
+def _against(ws: Workspace, segments: list[Child], items: list[bytes]) -> Rounds[Hunk]:
+    """The same for a run of segments: those whose digest is that of the items there are not read."""
+    first, start = matching(segments, items)
+    last, end = matching_back(segments[first:], items[start:])
+    unlike = segments[first : len(segments) - last]
+    yield from ws.fetch(segment.id for segment in unlike)
+    return Hunk(start, start, _values(ws, unlike), items[start : len(items) - end])
+
+
+def _values(ws: Workspace, segments: list[Child]) -> list[bytes]:
+    return [value for segment in segments for value in ws.segment(segment).values]
+
+
+def _same_from_start(left: Sequence[Child], right: Sequence[Child]) -> int:
+    """How many nodes hold the same items, up to the first that does not."""
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        alike = one.id == other.id or (not one.height and not other.height and one.digest == other.digest)
+        if not alike:
+            break
+        count += 1
+    return count

@@ -1,0 +1,166 @@
+"""Reading and changing trees of nodes, without doing any I/O.
+
+What needs nodes is a generator: it yields the ids it wants and is sent the stored nodes, in as few rounds as it can.
+Whoever drives it decides where nodes come from, and whether to wait for them. `Workspace` keeps what was loaded and
+what was made, so that nothing is asked for twice and nothing is stored that was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
+
+from holdfast.codec.msgpack import MAX_DEPTH
+from holdfast.engine.model.nodes import FANOUT, Child, Index, Leaf, Node, NodeId, Segment, decode_node, encode_node
+from holdfast.errors import Corrupt, TooDeep, TooLarge
+
+MAX_TOTAL = 1 << 24
+"""How many items and entries are read of one state."""
+
+_MAX_LEVELS = 4 * MAX_DEPTH
+"""Dicts nest at most that deep, and each has a few levels of nodes."""
+
+T = TypeVar("T")
+Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
+"""A computation that asks for nodes, round by round, and ends with a T."""
+
+
+class MissingNode(Corrupt):
+    """A node that was asked for is not in the store; it may have been when the question arose."""
+
+
+class Workspace:
+    """Nodes at hand: loaded ones, and new ones that are not stored yet.
+
+    `created` are new nodes by id, `objects` new large values by pointer.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeId, Node] = {}
+        self.created: dict[NodeId, bytes] = {}
+        self.objects: dict[bytes, bytes] = {}
+
+    @property
+    def ids(self) -> Collection[NodeId]:
+        """The nodes at hand."""
+        return self._nodes.keys()
+
+    def fetch(self, ids: Iterable[NodeId]) -> Rounds[None]:
+        """Have these nodes at hand."""
+        missing = [id for id in dict.fromkeys(ids) if id not in self._nodes]
+        if missing:
+            stored = yield missing
+            for id in missing:
+                data = stored.get(id)
+                if data is None:
+                    raise MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
+                self._nodes[id] = decode_node(id, data)
+
+    def segment(self, child: Child) -> Segment:
+        """A segment that is at hand."""
+        node = self._nodes[child.id]
+        if not isinstance(node, Segment) or len(node.values) != child.size:
+            raise _wrong(child)
+        return node
+
+    def leaf(self, child: Child) -> Leaf:
+        """A leaf that is at hand."""
+        node = self._nodes[child.id]
+        if not isinstance(node, Leaf) or len(node.entries) != child.size:
+            raise _wrong(child)
+        return node
+
+    def children(self, child: Child) -> tuple[Child, ...]:
+        """The nodes below an index that is at hand, each one level lower, which hold what it says they hold."""
+        node = self._nodes[child.id]
+        if not isinstance(node, Index) or any(below.height != child.height - 1 for below in node.children):
+            raise _wrong(child)
+        if sum(below.size for below in node.children) != child.size:
+            raise _wrong(child)
+        return node.children
+
+    def add(self, node: Node) -> NodeId:
+        """Make a node."""
+        id, data = encode_node(node)
+        if id not in self._nodes:
+            self._nodes[id] = node
+            self.created[id] = data
+        return id
+
+    def load_all(self, tops: Iterable[Child]) -> Rounds[None]:
+        """Have everything below these nodes at hand, one round per level."""
+        level = list(tops)
+        total = 0
+        for _ in range(_MAX_LEVELS):
+            # A node may stand in a tree many times over: what it adds up to is counted before it is spread out.
+            total += sum(child.size for child in level if not child.height)
+            if not level:
+                return
+            if len(level) > MAX_TOTAL or total > MAX_TOTAL or any(child.size > MAX_TOTAL for child in level):
+                raise TooLarge(f"a state in nodes holds more than {MAX_TOTAL} items")
+            yield from self.fetch(child.id for child in level)
+            below: list[Child] = []
+            for child in level:
+                if child.height:
+                    below += self.children(child)
+                elif isinstance(node := self._nodes[child.id], Leaf):
+                    roots = (entry.slot for entry in node.entries if not isinstance(entry.slot, bytes))
+                    below += (root.child for root in roots if root.child is not None)
+            level = below
+        raise TooDeep(f"a state in nodes is more than {_MAX_LEVELS} levels deep")
+
+    def load_indexes(self, top: Child) -> Rounds[list[Child]]:
+        """The segments or leaves below a node, in order, with everything above them at hand but not themselves."""
+        level = [top]
+        while level[0].height:
+            yield from self.fetch(child.id for child in level)
+            level = [below for child in level for below in self.children(child)]
+        return level
+
+    def bottom(self, top: Child | None) -> list[Child]:
+        """The segments or leaves below a node, in order; all must be at hand."""
+        level = [] if top is None else [top]
+        while level and level[0].height:
+            level = [below for child in level for below in self.children(child)]
+        return level
+
+    def index(self, children: Sequence[Child]) -> Child | None:
+        """One node over these, which may be of different heights: as many levels of indexes as it takes."""
+        row = list(children)
+        while len(row) > 1:
+            height = min(child.height for child in row)
+            raised: list[Child] = []
+            group: list[Child] = []
+            for child in row:
+                if child.height == height:
+                    group.append(child)
+                    continue
+                raised += self.raised(group)
+                group = []
+                raised.append(child)
+            row = raised + self.raised(group, filled=True)
+        return row[0] if row else None
+
+    def raised(self, group: Sequence[Child], *, filled: bool = False) -> list[Child]:
+        """Indexes over nodes of one height. At the end of a tree they are filled: that is where it grows."""
+        raised = []
+        for part in chunks(group, FANOUT, filled=filled):
+            size = sum(child.size for child in part)
+            raised.append(Child(self.add(Index(tuple(part))), part[0].height + 1, size, b"", part[-1].last))
+        return raised
+
+
+def _wrong(child: Child) -> Corrupt:
+    return Corrupt(
+        "a node is not of the kind that its parent says", where=child.id.hex(), hint="Verify the line, and repair it"
+    )
+
+
+def chunks(row: Sequence[T], limit: int, *, filled: bool = False) -> list[Sequence[T]]:
+    """The row in parts none over the limit: of about the same length, or all but the last filled."""
+    if filled:
+        return [row[start : start + limit] for start in range(0, len(row), limit)]
+    count = -(-len(row) // limit)
+    bounds = [len(row) * i // count for i in range(count + 1)] if count else []
+    return [row[start:end] for start, end in pairwise(bounds)]

@@ -1,0 +1,75 @@
+"""Pending writes: what tasks of a step have produced before the step that takes it in exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.backends.interface import Change, Ensure, Put, Query, Row, Scan
+from holdfast.backends.tables import LINES, WRITES
+from holdfast.engine.context import Ground
+from holdfast.engine.lines import Lines
+from holdfast.engine.row_format import Line, info_row, open_write, write_body
+
+
+class Write(NamedTuple):
+    """A value that a task wrote to a channel, packed. A negative place is for marks that replace each other."""
+
+    path: str
+    task: str
+    place: int
+    channel: str
+    packed: bytes
+
+
+class Writes:
+    """Keeps pending writes by the id of the step that they follow, which may not be there yet."""
+
+    def __init__(self, ground: Ground, lines: Lines) -> None:
+        self._ground = ground
+        self._lines = lines
+
+    async def put(self, line: Line, step: str, writes: Sequence[Write]) -> None:
+        """Store writes. One that is there already stays as it is, unless its place is negative."""
+        rows: list[Change] = []
+        for write in writes:
+            row = write_row(line, step, write)
+            rows.append(Put(WRITES, row) if write.place < 0 else Ensure(WRITES, row))
+        while True:
+            memo = await self._lines.memo(line)
+            if memo is None:
+                first: Change = Ensure(LINES, info_row(line, self._lines.new_info()))
+            else:
+                first = self._lines.unchanged(line, memo.info)
+            if await self._ground.backend.apply([first, *rows]) is None:
+                return
+            await self._lines.look(line)
+
+    async def of(self, line: Line, step: str) -> list[Write]:
+        """The writes that follow a step, by path, task and place."""
+        return (await self.of_many(line, [step]))[0]
+
+    async def of_many(self, line: Line, steps: Sequence[str]) -> list[list[Write]]:
+        """The same for several steps."""
+        found = await self._ground.backend.read([self.query(line, step) for step in steps])
+        return [self.opened(line, step, rows) for step, rows in zip(steps, found, strict=True)]
+
+    def query(self, line: Line, step: str) -> Query:
+        """What finds the writes that follow a step."""
+        return Scan(WRITES, (*line, step))
+
+    def opened(self, line: Line, step: str, rows: Sequence[Row]) -> list[Write]:
+        """The writes in the rows that were found, by path, task and place."""
+        return sorted(self._open(line, step, row) for row in rows)
+
+    def _open(self, line: Line, step: str, row: Row) -> Write:
+        _, _, _, task, place = row.key
+        path, channel = map(str, row.columns)
+        packed = open_write(line, step, channel, row.body, self._ground.max_bytes)
+        return Write(path, str(task), int(place), channel, packed)
+
+
+def write_row(line: Line, step: str, write: Write) -> Row:
+    """The row that keeps a write."""
+    body = write_body(line, step, write.channel, write.packed)
+    return Row((*line, step, write.task, write.place), (write.path, write.channel), body)

@@ -1,0 +1,76 @@
+"""Setting pins and holds, and telling of them.
+
+Setting one changes the line's version. Whoever removes something reads pins and holds, and removes on condition that
+the line is as it was then: one that was set meanwhile counts.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.interface import Delete, Put, Row, Scan
+from holdfast.backends.tables import REFS
+from holdfast.engine.context import Ground
+from holdfast.engine.lines import Lines
+from holdfast.engine.protection import HOLD, PIN, Hold, Pin
+from holdfast.engine.row_format import Line
+
+_LINES = 256
+"""How many lines are asked about at a time."""
+
+
+class Holds:
+    """Sets pins and holds, and tells of them."""
+
+    def __init__(self, ground: Ground, lines: Lines) -> None:
+        self._ground = ground
+        self._backend = ground.backend
+        self._lines = lines
+
+    async def pin(self, line: Line, id: str, reason: str) -> None:
+        """Have a step stay, whatever is pruned."""
+        while True:
+            info = await self._lines.info(line)
+            point = await self._lines.find(line, id)
+            row = Row((*line, PIN, reason, point.id), (point.id, self._ground.clock()))
+            changes = [*self._lines.renewed(line, info), self._lines.there(line, point), Put(REFS, row)]
+            if await self._backend.apply(changes) is None:
+                return
+
+    async def unpin(self, line: Line, id: str, reason: str | None) -> bool:
+        """Take a pin away, or all of a step. False if there was none."""
+        found = [pin for pin in await self.pins(line) if pin.step == id and reason in (None, pin.reason)]
+        await self._backend.apply([Delete(REFS, (*line, PIN, pin.reason, id)) for pin in found])
+        return bool(found)
+
+    async def pins(self, line: Line) -> list[Pin]:
+        """The pins in a line."""
+        (rows,) = await self._backend.read([Scan(REFS, (*line, PIN))])
+        return [Pin.of(row) for row in rows]
+
+    async def hold(self, line: Line, reason: str) -> None:
+        """Have a thread stay as it is, but for what is added to it."""
+        row = Row((*line, HOLD, reason, ""), ("", self._ground.clock()))
+        while True:
+            info = await self._lines.info(line)
+            if await self._backend.apply([*self._lines.renewed(line, info), Put(REFS, row)]) is None:
+                return
+
+    async def release(self, line: Line, reason: str | None) -> bool:
+        """Take a hold away, or all of a thread. False if there was none."""
+        found = [hold for hold in await self.of(line) if reason in (None, hold.reason)]
+        await self._backend.apply([Delete(REFS, (*line, HOLD, hold.reason)) for hold in found])
+        return bool(found)
+
+    async def of(self, line: Line) -> list[Hold]:
+        """The holds of a thread."""
+        (rows,) = await self._backend.read([Scan(REFS, (*line, HOLD))])
+        return [Hold.of(row) for row in rows]
+
+    async def every(self, tenant: str) -> list[Hold]:
+        """All holds of a tenant's threads."""
+        lines = await self._lines.names(tenant)
+        found: list[Hold] = []
+        for start in range(0, len(lines), _LINES):
+            page = lines[start : start + _LINES]
+            for rows in await self._backend.read([Scan(REFS, (*line, HOLD)) for line in page]):
+                found += map(Hold.of, rows)
+        return found

@@ -1,0 +1,186 @@
+"""Values, messages and times as people read them in a store: plain text and JSON that every database can keep.
+
+JSON here has no NUL, no number beyond 64 bits, no NaN, and nests only so deep: PostgreSQL and MongoDB refuse the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from msgspec.json import encode
+
+from holdfast.codec.plain_json import to_plain
+from holdfast.engine.model.large_pointers import is_pointer
+from holdfast.engine.model.packed_state import Packed, flatten
+from holdfast.errors import TooDeep
+
+CAP = 64 << 10
+"""A value of more bytes than this, packed or as JSON, is left out."""
+
+_MOST = 8 << 20
+"""Messages of more bytes than this together are left out where they would be written at once: they make one batch with
+the step, and databases bound those."""
+
+_KEY = 256
+"""How many bytes the name of a channel, or of an entry, has in a key: the names of tenant and thread need room too."""
+
+VALUE, CONVERSATION, LEFT_OUT = "value", "conversation", "left out"
+"""What is shown of a channel: its value, its messages one by one, or that there is one."""
+
+_DEPTH = 64
+_MESSAGES = "messages"
+"""In a channel of this name, plain strings are messages too."""
+
+ROLES = {
+    "human": "user",
+    "HumanMessageChunk": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "system": "system",
+    "SystemMessageChunk": "system",
+    "tool": "tool",
+    "ToolMessageChunk": "tool",
+    "function": "function",
+    "FunctionMessageChunk": "function",
+    "chat": "chat",
+    "ChatMessageChunk": "chat",
+    "remove": "remove",
+}
+"""Types of LangChain's messages, and what others call those who said them."""
+
+
+class Message(NamedTuple):
+    """A message: who says what, and all of it as JSON."""
+
+    role: str
+    name: str
+    content: str
+    json: str
+
+
+def shown(packed: Packed) -> tuple[str, str]:
+    """Whether a value is shown, and as what JSON."""
+    if _size(packed) > CAP or _has_pointer(packed):
+        return LEFT_OUT, "null"
+    try:
+        text = to_text(to_plain(flatten(packed)))
+    except TooDeep:
+        return LEFT_OUT, "null"
+    return (LEFT_OUT, "null") if len(text.encode()) > CAP else (VALUE, text)
+
+
+def messages(channel: str, items: Sequence[bytes]) -> list[Message] | None:
+    """The messages that a list in a channel consists of; None if something else is in it."""
+    if sum(map(len, items)) > _MOST:
+        return None
+    found = []
+    for item in items:
+        said = _message(channel, item)
+        if said is None:
+            return None
+        found.append(said)
+    return found
+
+
+def _message(channel: str, packed: bytes) -> Message | None:
+    try:
+        plain = to_plain(packed)
+    except TooDeep:
+        return None
+    if type(plain) is str and channel == _MESSAGES:
+        return Message("", "", clean_text(plain)[:CAP], _within_cap(to_text(plain)))
+    if type(plain) is not dict:
+        return None
+    role, kind = plain.get("role"), plain.get("type")
+    if type(role) is not str:
+        role = ROLES.get(kind) if type(kind) is str else None
+    if role is None or not ("content" in plain or "tool_calls" in plain):
+        return None
+    name = plain.get("name")
+    name = clean_text(name) if type(name) is str else ""
+    content = clean_text(_words(plain.get("content")))[:CAP]
+    return Message(clean_text(role), name, content, _within_cap(to_text(plain)))
+
+
+def _words(content: Any) -> str:
+    """The text of a message, of which some models make parts."""
+    if type(content) is str:
+        return content
+    if type(content) is not list:
+        return ""
+    parts = (part.get("text") if type(part) is dict else part for part in content)
+    return "\n".join(part for part in parts if type(part) is str)
+
+
+def _within_cap(text: str) -> str:
+    return "null" if len(text) > CAP else text
+
+
+def to_text(plain: Any) -> str:
+    """A tree of JSON values as text that every store can keep."""
+    return encode(_clean(plain, _DEPTH)).decode()
+
+
+def _clean(tree: Any, depth: int) -> Any:
+    kind = type(tree)
+    if kind is str:
+        return clean_text(tree)
+    if kind is int:
+        return tree if -(1 << 63) <= tree < 1 << 63 else str(tree)
+    if kind is float:
+        return tree if math.isfinite(tree) else str(tree)
+    if kind is dict:
+        if not depth:
+            return "nested too deeply"
+        return {clean_text(str(key)): _clean(item, depth - 1) for key, item in tree.items()}
+    if kind is list:
+        return [_clean(item, depth - 1) for item in tree] if depth else "nested too deeply"
+    return tree
+
+
+def clean_text(text: str) -> str:
+    """Text without NUL and lone surrogates."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def key_text(text: str) -> str:
+    """Text as part of a key: the start of it and a digest, where it is too long or had to be cleaned."""
+    cleaned = clean_text(text)
+    data = cleaned.encode()
+    if cleaned == text and len(data) <= _KEY:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+    return f"{data[: _KEY - 40].decode(errors='ignore')}…{digest}"
+
+
+@lru_cache(256)  # all rows of a step have the same
+def time_text(time: int) -> str:
+    """A time in nanoseconds since 1970, as text that sorts: UTC, to the microsecond."""
+    seconds, rest = divmod(time, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"
+
+
+def _size(packed: Packed) -> int:
+    if isinstance(packed, bytes):
+        return len(packed)
+    if isinstance(packed, list):
+        return sum(map(len, packed))
+    return sum(len(key) + _size(value) for key, value in packed.items())
+
+
+def _has_pointer(packed: Packed) -> bool:
+    """Whether something stands for a large value. Such a value alone is too large to be shown."""
+    if isinstance(packed, bytes):
+        return is_pointer(packed)
+    return any(map(_has_pointer, packed if isinstance(packed, list) else packed.values()))

@@ -1,0 +1,1 @@
+"""Rewriting the history of a line: removal of steps with the states that remain unchanged."""

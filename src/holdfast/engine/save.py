@@ -1,0 +1,313 @@
+"""Saving under an id that is taken.
+
+The same content again is nothing new. Other content is a new revision of the step: it goes onto a branch of its own,
+and the steps that followed the old one are set upon it, each with the state it had. What was there before stays where
+it is, and is found by its place; by id, the last revision is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from holdfast.backends.interface import Change, Create, Expect, Get, Put, Row, Scan
+from holdfast.backends.tables import BRANCHES, LINES, STEPS
+from holdfast.engine.append import PATIENCE, Appender, Edit, IdTaken, Prepared, Saving
+from holdfast.engine.branch_graph import Place
+from holdfast.engine.context import Ground
+from holdfast.engine.lines import MAIN, ROOT, Lines, OnBranch, Root
+from holdfast.engine.model.diff import diff_maps
+from holdfast.engine.model.large_values import set_aside
+from holdfast.engine.model.operations import EditMap
+from holdfast.engine.model.packed_state import PackedMap
+from holdfast.engine.model.steps import Step
+from holdfast.engine.model.workspace import MissingNode
+from holdfast.engine.projection.projector import Projector
+from holdfast.engine.projection.rows import Made
+from holdfast.engine.row_format import Branch, Info, Line, Point, info_row, open_step
+from holdfast.engine.state_loader import Held, States
+from holdfast.engine.step_info import Head, Heads
+from holdfast.engine.text_index.indexer import Indexer
+from holdfast.errors import Conflict, Corrupt, Invalid
+
+Around: TypeAlias = Callable[[Callable[..., Awaitable[list[Head]]], Sequence[Saving]], Awaitable[list[Head]]]
+"""Given what saves, and what is to be saved, has it saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    point: Point
+    step: Step
+
+
+class Rebaser:
+    """Makes new revisions of steps."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        lines: Lines,
+        states: States,
+        heads: Heads,
+        appender: Appender,
+        projector: Projector,
+        indexer: Indexer,
+    ) -> None:
+        self._ground = ground
+        self._lines = lines
+        self._states = states
+        self._heads = heads
+        self._appender = appender
+        self._projector = projector
+        self._indexer = indexer
+        self.around: Around | None = None
+        """Stands around all saving, where somebody wants to know of it, or to change it: hooks do."""
+
+    async def save(self, *savings: Saving) -> list[Head]:
+        """Append steps; where the id of a single one is taken, make a new revision unless nothing is new."""
+        return await (self._save(*savings) if self.around is None else self.around(self._save, savings))
+
+    async def _save(self, *savings: Saving) -> list[Head]:
+        named = [(saving.line, saving.id) for saving in savings if saving.id]
+        if len(set(named)) < len(named):
+            raise Invalid("two checkpoints that are saved together have one id", hint="Save them one after the other")
+        swept = 0
+        while True:
+            taken = None
+            for saving in savings:
+                taken = await self._lines.existing(saving.line, saving.id, saving.parent) if saving.id else None
+                if taken is not None:
+                    break
+            if taken is None:
+                try:
+                    return await self._appender.append(*savings)
+                except IdTaken:
+                    continue
+            if len(savings) > 1:
+                raise Conflict(
+                    f"checkpoint {Point.of(taken).id} is there already, and cannot be saved again together with others",
+                    where=f"thread {Line(*map(str, taken.key[:2]))}",
+                    hint="Save it alone, or under another id",
+                )
+            try:
+                again = await self._save_again(savings[0], self._open(savings[0].line, taken))
+            except MissingNode:
+                # The line was rewritten meanwhile; if that is not it, it will not help to look again.
+                swept += 1
+                if swept > PATIENCE:
+                    raise
+                self._ground.cache.clear()
+                continue
+            except Corrupt:
+                (there,) = await self._ground.backend.read([Get(STEPS, [taken.key])])
+                if there:
+                    raise
+                continue  # it was deleted meanwhile
+            if again is not None:
+                return [again]
+
+    async def _save_again(self, saving: Saving, old: _Old) -> Head | None:
+        """The step that now has the id; None if the line changed meanwhile."""
+        line, header = saving.line, old.step.header
+        if header.parents[1:]:
+            saving = replace(saving, merged=header.parents[1:], kind=header.kind)  # it is a merge, and stays one
+        await self._check_parent(saving, old)
+        info = await self._lines.info(line)
+        riders = await self._appender.riders(saving, saving.id)
+        if await self._is_same(saving, old):
+            if riders and await self._ground.backend.apply([self._lines.unchanged(line, info), *riders]) is not None:
+                return None
+            (head,) = await self._heads.describe(line, [old.point])
+            return head
+        parent = await self._parent(line, old)
+        held = None if parent is None else await self._states.hold(line, parent)
+        if held is not None and held.form not in (0, info.form):
+            raise MissingNode("a line was rewritten")
+        fresh = info._replace(version=info.version + 1)
+        moving = _Moving(line, fresh, await self._lines.branches(line))
+        saving = replace(saving, time=saving.time or old.point.time, riders=lambda _: riders)
+        number = moving.new_branch()
+        first = await self._appender.prepare(
+            saving, fresh, parent, held, (), Place(number, 0), new_branch=True, revision=old.point.revision + 1
+        )
+        moving.done.append(first)
+        moving.take_over_name(old.point.branch, first)
+        await self._move_children(moving, old, first)
+        changes: list[Change] = [self._lines.unchanged(line, info), Put(LINES, info_row(line, fresh)), *moving.ends]
+        changes += [change for each in moving.done for change in each.changes] + moving.renamed
+        rows = None
+        if self._projector.on:
+            rows = await self._projector.rows(line, moving.made())
+            changes += rows.changes
+        if self._indexer.on:
+            changes += await self._indexer.rows(line, moving.made())
+        if await self._ground.backend.apply(changes) is not None:
+            self._projector.forget(line)
+            return None
+        for each in moving.done:
+            self._appender.remember(each)
+        if rows is not None:
+            self._projector.remember(rows)
+        return first.head
+
+    async def _parent(self, line: Line, old: _Old) -> Point | None:
+        """The step that another one follows, unless that was pruned."""
+        if not old.step.header.parents:
+            return None
+        (rows,) = await self._ground.backend.read([Get(STEPS, [(*line, *old.step.header.parents[0][:2])])])
+        return None if not rows or Point.of(rows[0]).pruned else Point.of(rows[0])
+
+    async def _check_parent(self, saving: Saving, old: _Old) -> None:
+        if saving.parent is None:
+            return
+        if isinstance(saving.parent, OnBranch):
+            # Its head may be the very step by now.
+            if await self._lines.branch(saving.line, saving.parent.name) == old.point.branch:
+                return
+        commit = None
+        if not isinstance(saving.parent, Root):
+            pruned = bool(old.step.header.parents) and await self._parent(saving.line, old) is None
+            if pruned and isinstance(saving.parent, str):
+                if await self._lines.existing(saving.line, saving.parent, ROOT) is None:
+                    return  # it may well be the one that was pruned
+            commit = (await self._lines.find(saving.line, saving.parent)).hash
+        parents = old.step.header.parents
+        if commit != (parents[0].commit if parents else None):
+            raise Conflict(
+                f"checkpoint {saving.id} is there already, and follows another one",
+                where=f"thread {saving.line}",
+                hint="Save under another id, or name the parent that it has",
+            )
+
+    async def _is_same(self, saving: Saving, old: _Old) -> bool:
+        header = old.step.header
+        if (header.metadata, header.kind, header.stamp) != (saving.metadata, saving.kind, saving.stamp):
+            return False
+        state = saving.state
+        if not isinstance(state, dict):
+            parent = await self._lines.find(saving.line, Place(*header.parents[0][:2])) if header.parents else None
+            held = None if parent is None else await self._states.hold(saving.line, parent)
+            edit, _ = set_aside(await state(parent, held))
+            return edit == old.step.edit
+        return diff_maps(await self._states.packed(saving.line, old.point), state) == EditMap()
+
+    async def _move_children(self, moving: _Moving, old: _Old, new: Prepared) -> None:
+        """Set all that followed the old step upon the new one."""
+        todo = [(old, new)]
+        while todo:
+            before, onto = todo.pop()
+            changed = before is old  # the others see the same state before them as they did
+            point = before.point
+            for fork in moving.forks_at(point):
+                child = await self._step(moving, Place(fork.branch, 0))
+                if child is not None:
+                    moved = await self._move(moving, child, onto, moving.new_branch(), changed)
+                    moving.take_over_name(fork.branch, moved)
+                    todo.append((child, moved))
+                elif fork.name:
+                    place = (moving.new_branch(), onto.point.branch, onto.point.seq + 1)
+                    moving.take_over_name(fork.branch, Branch(*place, fork.created, ""))
+            onward = await self._step(moving, Place(point.branch, point.seq + 1))
+            if onward is not None:
+                todo.append((onward, await self._move(moving, onward, onto, None, changed)))
+
+    async def _move(
+        self, moving: _Moving, old: _Old, onto: Prepared, new_branch: int | None, changed: bool
+    ) -> Prepared:
+        header = old.step.header
+        state: PackedMap | Edit = _same(old.step.edit)
+        if changed:
+            state = await self._states.values(moving.line, old.point)
+        saving = Saving(
+            moving.line,
+            state,
+            id=header.id,
+            metadata=header.metadata,
+            readable=old.point.metadata,
+            kind=header.kind,
+            stamp=header.stamp,
+            schema=header.schema,
+            time=header.time,
+            merged=header.parents[1:],
+        )
+        place = None if new_branch is None else Place(new_branch, 0)
+        moved = await self._appender.prepare(
+            saving,
+            moving.info,
+            onto.point,
+            onto.held,
+            (),
+            place,
+            new_branch=place is not None,
+            revision=old.point.revision + 1,
+        )
+        moving.done.append(moved)
+        return moved
+
+    async def _step(self, moving: _Moving, place: Place) -> _Old | None:
+        """The step at a place, if it is the last revision of its id. Where there is none, there must stay none."""
+        line = moving.line
+        (rows,) = await self._ground.backend.read([Scan(STEPS, (*line, *place))])
+        if not rows:
+            moving.ends.append(Expect(STEPS, (*line, *place), None))
+            return None
+        if Point.of(rows[0]).pruned:
+            return None
+        latest = await self._lines.find(line, Point.of(rows[0]).id)
+        return self._open(line, rows[0]) if (latest.branch, latest.seq) == place else None
+
+    def _open(self, line: Line, row: Row) -> _Old:
+        return _Old(Point.of(row), open_step(line, row, self._ground.max_bytes))
+
+
+class _Moving:
+    """Steps on their way to new branches."""
+
+    def __init__(self, line: Line, info: Info, branches: list[Branch]) -> None:
+        self.line = line
+        self.info = info
+        self.done: list[Prepared] = []
+        self.ends: list[Change] = []
+        """The conditions that nothing was appended to what is moved."""
+        self.renamed: list[Change] = []
+        self._branches = branches
+        self._free = branches[-1].branch + 1 if branches else 1
+
+    def made(self) -> list[Made]:
+        """What readable rows are made of: the steps, and with the first of them the branches that are renamed."""
+        renamed = [Branch.of(change.row) for change in self.renamed if isinstance(change, Put | Create)]
+        first, *others = (each.made() for each in self.done)
+        return [first._replace(branches=[*first.branches, *renamed]), *others]
+
+    def new_branch(self) -> int:
+        self._free += 1
+        return self._free - 1
+
+    def forks_at(self, point: Point) -> list[Branch]:
+        here = (point.branch, point.seq + 1)
+        return [branch for branch in self._branches if (branch.base_branch, branch.base_length) == here]
+
+    def take_over_name(self, number: int, new: Prepared | Branch) -> None:
+        """The branch that goes on instead of another has its name from now on."""
+        old = next((branch for branch in self._branches if branch.branch == number), None)
+        name = MAIN.name if old is None else old.name
+        if old is None and any(branch.name == name for branch in self._branches):
+            return  # main has gone elsewhere before
+        if old is not None and name:
+            self.renamed.append(Put(BRANCHES, old._replace(name="").row(self.line)))
+        if isinstance(new, Branch):
+            self.renamed.append(Create(BRANCHES, new._replace(name=name).row(self.line)))
+            return
+        for place, change in enumerate(new.changes):
+            if isinstance(change, Create) and change.space is BRANCHES:
+                made = Branch.of(change.row)
+                new.changes[place] = Create(BRANCHES, made._replace(name=name).row(self.line))
+
+
+def _same(edit: EditMap) -> Edit:
+    async def unchanged(parent: Point | None, held: Held | None) -> EditMap:
+        del parent, held  # the state before the step is what it was
+        return edit
+
+    return unchanged

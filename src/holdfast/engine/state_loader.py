@@ -1,0 +1,420 @@
+"""The state at a step: where it comes from, and what is kept of it.
+
+A state is a folded root and the few steps since. `Held` is that, and perhaps the packed state itself. It is immutable
+in meaning: the commit hash it is kept under names it for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import methodcaller
+from typing import NamedTuple, TypeVar
+
+from holdfast.backends.interface import Backend, Get, Query, Row, Scan
+from holdfast.backends.tables import FOLDS, NODES, OBJECTS, STEPS
+from holdfast.engine.cache import Cache
+from holdfast.engine.model import fold
+from holdfast.engine.model.drafts import EMPTY
+from holdfast.engine.model.large_pointers import is_pointer, parse_pointer
+from holdfast.engine.model.nodes import MapRoot, NodeId, Origin
+from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, apply_map
+from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap
+from holdfast.engine.model.steps import Step
+from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
+from holdfast.engine.row_format import (
+    HINT,
+    Line,
+    Point,
+    object_keys,
+    open_fold,
+    open_node,
+    open_object,
+    open_step,
+    where,
+)
+from holdfast.engine.step_info import Head
+from holdfast.errors import Corrupt
+
+T = TypeVar("T")
+
+_starts_like_pointer = methodcaller("startswith", POINTER)
+"""The same as `is_pointer`, with no Python code per item."""
+
+_OBJECT = 64
+"""About what Python adds to the bytes of each packed value that it holds."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A state as far as it is at hand.
+
+    `root` is the folded state that lies `tail` before it, in nodes of `form`. `known` is an ancestor's packed state, if
+    one is at hand, with the changes since; without changes it is this state's own. The weights are what both take.
+    """
+
+    root: MapRoot
+    form: int
+    tail: tuple[tuple[Origin, EditMap], ...] = ()
+    tail_weight: int = 0
+    known: tuple[PackedMap, tuple[EditMap, ...]] | None = None
+    known_weight: int = 0
+    fresh: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Nodes by id and large values by pointer that are to be stored with this state, and are not yet."""
+    head: Head | None = None
+    """The step whose state it is, where it was just appended."""
+    pointers: frozenset[bytes] | None = None
+    """What stands for large values in `known`, once it was looked for."""
+    touched: dict[bytes, tuple[Origin, Operation | None]] | None = None
+    """The keys that `tail` changes, each with the last step that did and how; None where it was removed. Once somebody
+    asked for single keys."""
+    recent: Mapping[bytes, tuple[Origin, Operation | None]] = field(default_factory=dict)
+    """The same, of the tail that `root` was folded of, if that is at hand: what was changed is soon changed again."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        return 512 + self.tail_weight + self.known_weight
+
+
+class Tree(NamedTuple):
+    """A folded state: its nodes by id, new large values by pointer, and all the pointers in it."""
+
+    root: MapRoot
+    nodes: Mapping[NodeId, bytes]
+    objects: Mapping[bytes, bytes]
+    pointers: frozenset[bytes]
+
+
+class _MissingLarge(Exception):
+    """A computation needs a large value that is not at hand."""
+
+    def __init__(self, pointer: bytes) -> None:
+        self.pointer = pointer
+
+
+class States:
+    """Reads states from a store, through a cache."""
+
+    def __init__(self, backend: Backend, cache: Cache, max_bytes: int) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._max_bytes = max_bytes
+
+    # Holding a state ------------------------------------------------------------------------------------------
+
+    async def hold(self, line: Line, point: Point) -> Held:
+        """The state at a step, as far as it can be had without reading nodes."""
+        held: Held | None = self._cache.get((line, point.hash))
+        if held is None or len(held.tail) != point.tail:  # pruning may have changed what it is made of
+            held = await self.load(line, point)
+            self.keep(line, point.hash, held)
+        return held
+
+    def keep(self, line: Line, commit: bytes, held: Held) -> None:
+        """Remember the state at a commit."""
+        self._cache.put((line, commit), held, held.weight)
+
+    def forget(self, line: Line, commit: bytes) -> None:
+        """Read the state at a commit anew next time."""
+        self._cache.drop((line, commit))
+
+    def keep_nodes(self, ws: Workspace) -> None:
+        """Remember nodes that were just made."""
+        for id, node in ws.created.items():
+            self._cache.put(id, node, len(node) + _OBJECT)
+
+    def demote(self, line: Line, commit: bytes) -> None:
+        """A state that has a successor is not needed much longer; and the one before it no more, unless it is at hand
+        whole: keeping all of them would cost more, in collecting garbage, than reading one again."""
+        held: Held | None = self._cache.demote((line, commit))
+        if held is None:
+            return
+        held.touched = None  # a large dict, that is soon made again
+        if held.head is not None and held.head.header.parents and (held.known is None or held.known[1]):
+            self._cache.drop((line, held.head.header.parents[0].commit))
+
+    async def load(self, line: Line, point: Point) -> Held:
+        """The same, read anew."""
+        steps: list[tuple[Point, Step]] = []
+        branch, last, wanted, commit = point.branch, point.seq, point.tail, point.hash
+        folds: list[Row] = []
+        while True:
+            count = min(wanted, last + 1)
+            queries: list[Query] = [Scan(STEPS, (*line, branch), (last + 1 - count,), (last + 1,))] if count else []
+            on_this_branch = wanted <= last
+            if on_this_branch:
+                queries.append(Get(FOLDS, [(*line, branch, last - wanted)]))
+            found = await self._backend.read(queries)
+            if count and not steps:
+                stands_on = int(found[1][0].columns[0]) if on_this_branch and found[1] else 0
+                held = self._extended(line, point, found[0], stands_on)
+                if held is not None:
+                    return held
+            if count:
+                steps[:0] = self._chain(line, found[0], count, commit, point)
+                wanted -= count
+            if on_this_branch:
+                folds = found[-1]
+                break
+            # The rest, or only the folded state, lies before the start of the branch.
+            parents = steps[0][1].header.parents
+            if not parents:
+                break
+            branch, last, commit = parents[0]
+        if wanted:
+            raise Corrupt("the steps that a state is made of do not reach its start", where=where(line, point))
+        tail = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
+        weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+        if steps and not steps[0][1].header.parents:
+            return Held(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)))
+        if not folds:
+            raise Corrupt("a folded state is missing", where=where(line, point), hint=HINT)
+        base = steps[0][1].header.parents[0].commit if steps else point.hash
+        form = folds[0].columns[0]
+        return Held(open_fold(line, folds[0], base), int(form), tail, weight)
+
+    def _extended(self, line: Line, point: Point, rows: list[Row], form: int) -> Held | None:
+        """The state, from one that is remembered and the steps since; of those alone is more read than their hashes.
+
+        None if no state among the steps is remembered that stands upon the same folded one, in the same form.
+        """
+        for behind, row in enumerate(reversed(rows)):
+            held: Held | None = self._cache.get((line, Point.of(row).hash)) if behind else None
+            if held is None:
+                continue
+            if len(held.tail) != point.tail - behind or held.form != form:
+                return None
+            steps = self._chain(line, rows[len(rows) - behind :], behind, point.hash, point)
+            if steps[0][1].header.parents[0].commit != Point.of(row).hash:
+                return None
+            more = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
+            weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
+            return Held(held.root, form, (*held.tail, *more), held.tail_weight + weight)
+        return None
+
+    def _chain(self, line: Line, rows: list[Row], count: int, commit: bytes, point: Point) -> list[tuple[Point, Step]]:
+        """Consecutive steps from their rows, each of which must be the parent of the next."""
+        if len(rows) != count:
+            raise Corrupt(f"{count - len(rows)} steps are missing before this one", where=where(line, point), hint=HINT)
+        steps = []
+        for row in reversed(rows):
+            step = open_step(line, row, self._max_bytes)
+            if step.commit != commit:
+                raise Corrupt("a step does not follow its parent", where=where(line, Point.of(row)), hint=HINT)
+            steps.append((Point.of(row), step))
+            commit = step.header.parents[0].commit if step.header.parents else b""
+        return steps[::-1]
+
+    # Having it whole ------------------------------------------------------------------------------------------
+
+    async def packed(self, line: Line, point: Point) -> PackedMap:
+        """The state at a step, packed; large values may stand as pointers."""
+        held = await self._whole_held(line, point)
+        assert held.known is not None  # noqa: S101 - that is what makes it whole
+        return held.known[0]
+
+    async def values(self, line: Line, point: Point) -> PackedMap:
+        """The state at a step, packed, with every large value in its place."""
+        held = await self._whole_held(line, point)
+        assert held.known is not None  # noqa: S101
+        packed = held.known[0]
+        if held.pointers is None:
+            held.pointers = frozenset(pointers_in(packed))
+        return await self._resolved(line, packed, held.pointers) if held.pointers else packed
+
+    async def _whole_held(self, line: Line, point: Point) -> Held:
+        held = await self.hold(line, point)
+        if held.known is not None and not held.known[1]:
+            return held
+        try:
+            whole = await self.whole(line, held)
+        except MissingNode as missing:
+            held = await self._reload(line, point, held, missing)
+            whole = await self.whole(line, held)
+        held = replace(held, known=(whole, ()), known_weight=weigh(whole), pointers=None)
+        self.keep(line, point.hash, held)
+        return held
+
+    async def _reload(self, line: Line, point: Point, held: Held, missing: MissingNode) -> Held:
+        """The same state, if the line was rewritten since it was first looked at; else what is missing is lost."""
+        again = await self.load(line, point)
+        if again.form == held.form:
+            raise missing
+        return again
+
+    async def whole(self, line: Line, held: Held) -> PackedMap:
+        """A state that is at hand in part, packed; large values may stand as pointers."""
+        if held.known is None:
+            base = await self.nodes(line, held, fold.read(Workspace(), held.root))
+            since = tuple(edit for _, edit in held.tail)
+        else:
+            base, since = held.known
+            if not since:
+                return base
+
+        async def applied(load: LoadLarge) -> PackedMap:
+            state = base
+            for edit in since:
+                state = apply_map(edit, state, load)
+            return state
+
+        return await self.with_large(line, held, applied)
+
+    async def series(self, line: Line, points: Sequence[Point]) -> list[PackedMap]:
+        """The states at several steps, packed, with every large value in its place.
+
+        Steps that follow each other are read together: a state is its folded root and the changes since, and on the
+        way from there the states between are passed.
+        """
+        found: dict[tuple[int, int], PackedMap] = {}
+        wanted = {point[:2] for point in points}
+        for point in sorted(points, key=lambda point: point.depth, reverse=True):
+            if point[:2] in found:
+                continue
+            held = await self.hold(line, point)
+            on_the_way = [origin for origin, _ in held.tail[:-1] if tuple(origin) in wanted]
+            if not on_the_way:
+                found[point[:2]] = await self.values(line, point)
+                continue
+            found.update(await self._passed(line, point, held, wanted))
+        return [found[point[:2]] for point in points]
+
+    async def _passed(
+        self, line: Line, point: Point, held: Held, wanted: Set[tuple[int, int]]
+    ) -> dict[tuple[int, int], PackedMap]:
+        """The wanted states among those from a folded one to a step."""
+        try:
+            base = await self.whole(line, replace(held, tail=(), known=None))
+        except MissingNode as missing:
+            held = await self._reload(line, point, held, missing)
+            base = await self.whole(line, replace(held, tail=(), known=None))
+
+        async def applied(load: LoadLarge) -> dict[tuple[int, int], PackedMap]:
+            state, passed = base, {}
+            for origin, edit in held.tail:
+                state = apply_map(edit, state, load)
+                if tuple(origin) in wanted:
+                    passed[origin.branch, origin.seq] = state
+            return passed
+
+        passed = await self.with_large(line, held, applied)
+        return {place: await self.resolved(line, state) for place, state in passed.items()}
+
+    async def fold(self, line: Line, held: Held) -> tuple[Workspace, MapRoot]:
+        """The state folded: its root, and the new nodes and large values in a workspace. Nothing is stored."""
+        ws = Workspace()
+
+        async def folded(load: LoadLarge) -> MapRoot:
+            return await self.nodes(line, held, fold.fold(ws, held.root, held.tail, load))
+
+        return ws, await self.with_large(line, held, folded)
+
+    async def tree(self, line: Line, held: Held) -> Tree:
+        """The state folded, with all that it is made of and not only what is new."""
+        ws, root = await self.fold(line, held)
+        held, reader = replace(held, fresh={**held.fresh, **ws.created}), Workspace()
+        state = await self.nodes(line, held, fold.read(reader, root))
+        return Tree(root, await self._fetch(line, held, reader.ids), ws.objects, frozenset(pointers_in(state)))
+
+    async def resolved(self, line: Line, packed: PackedMap) -> PackedMap:
+        """A packed state with every large value in place of its pointer."""
+        pointers = frozenset(pointers_in(packed))
+        return await self._resolved(line, packed, pointers) if pointers else packed
+
+    async def _resolved(self, line: Line, packed: PackedMap, pointers: frozenset[bytes]) -> PackedMap:
+        values = await self.large(line, pointers)
+        return {key: _resolve(value, values) for key, value in packed.items()}
+
+    # Nodes and large values -----------------------------------------------------------------------------------
+
+    async def nodes(self, line: Line, held: Held, rounds: Rounds[T]) -> T:
+        """What a computation over a state's nodes returns; it is sent those it asks for."""
+        try:
+            wanted = next(rounds)
+            while True:
+                wanted = rounds.send(await self._fetch(line, held, wanted))
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    async def _fetch(self, line: Line, held: Held, ids: Iterable[NodeId]) -> Mapping[NodeId, bytes]:
+        found: dict[NodeId, bytes] = {}
+        missing = []
+        for id in ids:
+            node = held.fresh.get(id) or self._cache.get(id)
+            if node is None:
+                missing.append(id)
+            else:
+                found[id] = node
+        if missing:
+            (rows,) = await self._backend.read([Get(NODES, [(*line, held.form, id) for id in missing])])
+            for row in rows:
+                id, node = open_node(line, row)
+                found[id] = node
+                self._cache.put(id, node, len(node) + _OBJECT)
+        return found
+
+    async def large(self, line: Line, pointers: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The values that pointers stand for."""
+        found: dict[bytes, bytes] = {}
+        missing = []
+        for pointer in pointers:
+            value = self._cache.get(pointer)
+            if value is None:
+                missing.append(pointer)
+            else:
+                found[pointer] = value
+        if missing:
+            parsed = {pointer: parse_pointer(pointer) for pointer in missing}
+            answers = await self._backend.read([Get(OBJECTS, object_keys(line, parsed[at])) for at in missing])
+            for pointer, rows in zip(missing, answers, strict=True):
+                found[pointer] = open_object(line, parsed[pointer], rows)
+                self._cache.put(pointer, found[pointer], len(found[pointer]) + _OBJECT)
+        return found
+
+    async def with_large(self, line: Line, held: Held, compute: Callable[[LoadLarge], Awaitable[T]]) -> T:
+        """What a computation returns that may ask for large values; it is begun again when one had to be fetched."""
+        at_hand: dict[bytes, bytes] = {}
+
+        def load(pointer: bytes) -> bytes:
+            value = at_hand.get(pointer) or held.fresh.get(pointer)
+            if value is None:
+                raise _MissingLarge(pointer)
+            return value
+
+        while True:
+            try:
+                return await compute(load)
+            except _MissingLarge as missing:
+                at_hand.update(await self.large(line, [missing.pointer]))
+
+
+def weigh(packed: Packed) -> int:
+    """About how many bytes of memory a packed value takes."""
+    if isinstance(packed, bytes):
+        return len(packed) + _OBJECT
+    if isinstance(packed, list):
+        return sum(map(len, packed)) + _OBJECT * len(packed)
+    return sum(map(weigh, packed.values())) + 2 * _OBJECT * len(packed)
+
+
+def pointers_in(packed: Packed) -> Iterable[bytes]:
+    """What stands for large values in a packed state."""
+    if isinstance(packed, bytes):
+        if is_pointer(packed):
+            yield packed
+    elif isinstance(packed, list):
+        yield from compress(packed, map(_starts_like_pointer, packed))
+    else:
+        for value in packed.values():
+            yield from pointers_in(value)
+
+
+def _resolve(packed: Packed, values: Mapping[bytes, bytes]) -> Packed:
+    if isinstance(packed, bytes):
+        return values.get(packed, packed) if is_pointer(packed) else packed
+    if isinstance(packed, list):
+        return [values.get(item, item) if is_pointer(item) else item for item in packed]
+    return {key: _resolve(value, values) for key, value in packed.items()}

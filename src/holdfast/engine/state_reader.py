@@ -1,0 +1,324 @@
+"""Parts of a state: reading them without the rest, and changing them without the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.codec import Codec, msgpack
+from holdfast.engine.model import draft_reader
+from holdfast.engine.model.diff import MAX_EDITS, diff
+from holdfast.engine.model.drafts import EMPTY, Draft, MapDraft, draft
+from holdfast.engine.model.operations import EditMap, LoadLarge, Operation, Set
+from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_state, unpack
+from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
+from holdfast.engine.row_format import Line, Point
+from holdfast.engine.state_loader import Held, States, weigh
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+
+if TYPE_CHECKING:
+    from holdfast.engine.append import Edit
+
+T = TypeVar("T")
+
+_WORTH_COMPARING = 1024
+"""A value of more packed bytes is compared with the old one, which has to be read for it."""
+
+
+class AbsentPath(NotFound):
+    """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
+
+
+class Partial:
+    """A state of which only what is asked for is read.
+
+    Values come as fresh objects each time; nodes that were read are kept for the next question.
+    """
+
+    def __init__(
+        self,
+        states: States,
+        codec: Codec,
+        line: Line,
+        point: Point | None,
+        held: Held | None = None,
+        look: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._states = states
+        self._look = look
+        self._codec = codec
+        self._line = line
+        self._point = point
+        self._held = held
+        self._given = held is not None
+        self._ws = Workspace()
+        self._draft: MapDraft | None = None
+
+    async def names(self) -> list[str]:
+        """The channels of the state, in order."""
+
+        async def ask() -> list[bytes] | None:
+            return await self._nodes(draft_reader.keys(self._ws, await self._state()))
+
+        found = await self._asked(ask)
+        return [str(name) for name in self._codec.unpack_items(found or [])]
+
+    async def has(self, path: Sequence[Any]) -> bool:
+        """Whether there is a value at a path."""
+        return await self._asked(lambda: self._find(path)) is not None
+
+    async def value(self, path: Sequence[Any]) -> Any:
+        """The value at a path of a channel's name and keys of dicts below."""
+        return unpack(self._codec, await self.packed(path))
+
+    async def packed(self, path: Sequence[Any]) -> Packed:
+        """The same, packed."""
+
+        async def ask() -> Packed:
+            return await self._resolved(draft_reader.whole(self._ws, await self._found(path)))
+
+        return await self._asked(ask)
+
+    async def length(self, path: Sequence[Any]) -> int:
+        """How many items the list at a path has."""
+        return await self._asked(lambda: self._length(path))
+
+    async def slice(self, path: Sequence[Any], start: int | None, stop: int | None) -> list[Any]:
+        """A run of the list at a path, as `list[start:stop]` would give it."""
+
+        async def ask() -> Packed:
+            first, last, _ = slice(start, stop).indices(await self._length(path))
+            return await self._resolved(draft_reader.items(self._ws, await self._found(path), first, max(first, last)))
+
+        return list(unpack(self._codec, await self._asked(ask)))
+
+    async def _length(self, path: Sequence[Any]) -> int:
+        found = draft_reader.length(await self._found(path))
+        if found is None:
+            raise Invalid("what is there is no list", where=path_text(path))
+        return found
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Answer a question about the state. Raises `NotFound` if the step was deleted meanwhile."""
+        try:
+            return await self._asked_again(ask)
+        except Corrupt:
+            if self._look is not None:
+                await self._look()  # says so if the step was deleted meanwhile
+            raise
+
+    async def _asked_again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask a second time if the line was rewritten since the state was first read."""
+        try:
+            return await ask()
+        except MissingNode:
+            if self._point is None or self._given:
+                raise
+            self._states.forget(self._line, self._point.hash)
+            self._held, self._draft, self._ws = None, None, Workspace()
+            return await ask()
+
+    async def old(self, path: Sequence[Any]) -> Packed | None:
+        """The packed value at a path, if there is one."""
+        found = await self._find(path)
+        return None if found is None else await self._nodes(draft_reader.whole(self._ws, found))
+
+    async def is_dict(self, path: Sequence[Any]) -> bool | None:
+        """Whether there is a dict at a path; None if there is nothing."""
+        found = await self._find(path)
+        return None if found is None else draft_reader.is_dict(found)
+
+    async def _found(self, path: Sequence[Any]) -> Draft:
+        found = await self._find(path)
+        if found is None:
+            raise AbsentPath("the state has nothing there", where=path_text(path))
+        return found
+
+    async def _find(self, path: Sequence[Any]) -> Draft | None:
+        state = await self._state()
+        return await self._nodes(draft_reader.entry(self._ws, state, self._codec.pack_items(path)))
+
+    async def _state(self) -> MapDraft:
+        if self._draft is None:
+            if self._point is None:
+                self._held = Held(EMPTY, 0)
+            elif self._held is None:
+                self._held = await self._states.hold(self._line, self._point)
+            self._draft = await self._drafted(self._held)
+        return self._draft
+
+    async def _drafted(self, held: Held) -> MapDraft:
+        async def drafted(load: LoadLarge) -> MapDraft:
+            return await self._nodes(draft(self._ws, held.root, held.tail, load))
+
+        return await self._states.with_large(self._line, held, drafted)
+
+    async def _nodes(self, rounds: Rounds[T]) -> T:
+        return await self._states.nodes(self._line, self._held or Held(EMPTY, 0), rounds)
+
+    async def _resolved(self, rounds: Rounds[Packed]) -> Packed:
+        """Read a value, with every large one in place of its pointer."""
+        resolved = await self._states.resolved(self._line, {b"": await self._nodes(rounds)})
+        return resolved[b""]
+
+
+def path_text(path: Sequence[Any]) -> str:
+    """A path for people."""
+    first, *rest = path or ("",)
+    return f"{first}{''.join(f'[{key!r}]' for key in rest)}"
+
+
+# Changing -----------------------------------------------------------------------------------------------------
+
+
+class _Remove:
+    """Stands where a value is to be removed."""
+
+
+_REMOVE = _Remove()
+
+
+class _Branching(dict[bytes, tuple[Any, Any]]):
+    """The changes below a key: keys and changes, by packed key, since 1 and True are equal in Python and not here."""
+
+
+def change_parts(
+    states: States,
+    codec: Codec,
+    line: Line,
+    put: Mapping[tuple[Any, ...], Any],
+    removed: Iterable[tuple[Any, ...]] = (),
+) -> Edit:
+    """An edit that sets values at paths and removes others, and reads no more of the state than that takes."""
+    tree = _Branching()
+    for path, value in put.items():
+        packed = _packed(codec, path, value)
+        _plant(codec, tree, path, packed)
+    for path in removed:
+        _plant(codec, tree, path, _REMOVE)
+
+    async def edit(parent: Point | None, held: Held | None) -> EditMap:
+        grower = _Grower(codec, Partial(states, codec, line, parent, held), held)
+        return await grower.edit((), tree)
+
+    return edit
+
+
+def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
+    try:
+        (packed,) = pack_state(codec, {"": value}).values()
+    except HoldfastError:
+        for key in reversed(path):
+            value = {key: value}
+        codec.pack(value)  # fails for the same reason, and knows the whole path
+        raise
+    # In its place it must not nest deeper than the format allows.
+    flat = inner(flatten(packed))
+    for key in path[:0:-1]:
+        flat = msgpack.join_map([(codec.pack(key), flat)])
+    msgpack.check_depth(flat)
+    return packed
+
+
+def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
+    if not path or type(path[0]) is not str:
+        raise Invalid("a path starts with the name of a channel", where=repr(tuple(path)))
+    if len(path) > MAX_EDITS:
+        raise Invalid(
+            f"a path has at most {MAX_EDITS} keys, and this one {len(path)}",
+            where=path_text(path[:3]),
+            hint="Set a value higher up",
+        )
+    *stem, last = codec.pack_items(path)
+    for packed, key in zip(stem, path, strict=False):
+        _, below = tree.setdefault(packed, (key, _Branching()))
+        if not isinstance(below, _Branching):
+            raise Invalid("two changes are made in one place", where=path_text(path))
+        tree = below
+    if last in tree:
+        raise Invalid("two changes are made in one place", where=path_text(path))
+    tree[last] = (path[-1], leaf)
+
+
+class _Grower:
+    """Makes an edit of a tree of changes, against the state that it is to change."""
+
+    def __init__(self, codec: Codec, state: Partial, held: Held | None) -> None:
+        self._codec = codec
+        self._state = state
+        self._held = held
+
+    async def edit(self, path: tuple[Any, ...], tree: _Branching) -> EditMap:
+        """The edit of the dict at a path."""
+        removed: list[bytes] = []
+        put: list[tuple[bytes, Operation]] = []
+        seen: set[bytes] = set()
+        for packed_key, (key, change) in tree.items():
+            key, packed_key = await self._as_there(path, key, packed_key)
+            here = (*path, key)
+            if packed_key in seen:
+                raise Invalid("two changes are made in one place", where=path_text(here))
+            seen.add(packed_key)
+            if isinstance(change, _Remove):
+                if not await self._state.has(here):
+                    raise NotFound("there is nothing to remove", where=path_text(here))
+                removed.append(packed_key)
+            elif not isinstance(change, _Branching):
+                operation = await self._set(here, change)
+                if operation is not None:
+                    put.append((packed_key, operation))
+            elif await self._is_dict(here, packed_key):
+                put.append((packed_key, await self.edit(here, change)))
+            else:
+                put.append((packed_key, Set(self._new(here, change))))
+        return EditMap(tuple(removed), tuple(put))
+
+    async def _as_there(self, path: tuple[Any, ...], key: Any, packed: bytes) -> tuple[Any, bytes]:
+        """The key as the dict has it, if it has an equal one of another type: 1, True and 1.0 are one key to Python."""
+        if isinstance(key, int | float) and abs(key) < 1 << 53:
+            for kind in (bool, int, float):
+                if type(key) is not kind and kind(key) == key and await self._state.has((*path, kind(key))):
+                    return kind(key), self._codec.pack(kind(key))
+        return key, packed
+
+    async def _set(self, path: tuple[Any, ...], new: Packed) -> Operation | None:
+        if weigh(new) > _WORTH_COMPARING:
+            old = await self._state.old(path)
+            if old is not None:
+                return diff(old, new)
+        return Set(flatten(new))
+
+    async def _is_dict(self, path: tuple[Any, ...], packed_key: bytes) -> bool:
+        """Whether there is a dict; False if there is nothing, and an error if it is something else."""
+        found = _last_change(self._held, packed_key) if len(path) == 1 else None
+        if found is None:
+            found = await self._state.is_dict(path)
+        if found is False:
+            raise Invalid(
+                "what is there is no dict, and has no keys to set",
+                where=path_text(path),
+                hint="Set the whole value; so too for a list, whose items have no keys",
+            )
+        return found is True
+
+    def _new(self, path: tuple[Any, ...], tree: _Branching) -> bytes:
+        """A dict that is not there yet."""
+        entries: dict[bytes, Packed] = {}
+        for packed_key, (key, change) in tree.items():
+            if isinstance(change, _Remove):
+                raise NotFound("there is nothing to remove", where=path_text((*path, key)))
+            entries[packed_key] = self._new((*path, key), change) if isinstance(change, _Branching) else change
+        return flatten(entries)
+
+
+def _last_change(held: Held | None, channel: bytes) -> bool | None:
+    """What the newest unfolded change of a channel shows: whether it is a dict. None if it does not show."""
+    for _, edit in reversed(held.tail if held is not None else ()):
+        if channel in edit.removed:
+            return None
+        for key, operation in edit.put:
+            if key == channel:
+                return isinstance(operation, EditMap) or (
+                    isinstance(operation, Set) and msgpack.is_map(operation.value)
+                )
+    return None

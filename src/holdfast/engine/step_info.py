@@ -1,0 +1,91 @@
+"""What is known of steps besides their state: headers and parents, through the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.backends.interface import Get, Row
+from holdfast.backends.tables import STEPS
+from holdfast.engine.context import Ground
+from holdfast.engine.model.steps import Header
+from holdfast.engine.row_format import Line, Point, open_step
+from holdfast.errors import NotFound
+
+
+class Head(NamedTuple):
+    """A step's row, its header, and the id of the step it follows, unless that was pruned."""
+
+    point: Point
+    header: Header
+    parent: str | None
+
+
+class Heads:
+    """Describes steps."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    async def head(self, line: Line, point: Point) -> Head:
+        """The head of one step."""
+        return (await self.describe(line, [point]))[0]
+
+    async def describe(self, line: Line, points: Sequence[Point], rows: Sequence[Row] = ()) -> list[Head]:
+        """The heads of steps. Rows with bodies, where at hand, are not read again."""
+        if len(points) == 1:
+            held = self._ground.cache.get((line, points[0].hash))
+            if held is not None and held.head is not None:
+                return [held.head]
+        known: dict[bytes, Head] = {}
+        missing: dict[bytes, Point] = {}
+        for point in points:
+            held = self._ground.cache.get((line, point.hash))
+            head: Head | None = None if held is None else held.head
+            if head is None:
+                head = self._ground.cache.get((line, point.hash, "head"))
+            if head is None:
+                missing[point.hash] = point
+            else:
+                known[point.hash] = head._replace(point=point)
+        if missing:
+            known.update(await self._read(line, missing, rows))
+        return [known[point.hash] for point in points]
+
+    def keep(self, line: Line, head: Head) -> None:
+        """Remember a step's head."""
+        weight = 800 + len(head.header.metadata) + len(head.point.metadata)
+        self._ground.cache.put((line, head.point.hash, "head"), head, weight)
+
+    async def _read(self, line: Line, missing: dict[bytes, Point], rows: Sequence[Row]) -> dict[bytes, Head]:
+        at_hand = {row.key: row for row in rows if row.body}
+        wanted = [key for point in missing.values() if (key := (*line, *point[:2])) not in at_hand]
+        if wanted:
+            (found,) = await self._ground.backend.read([Get(STEPS, wanted)])
+            at_hand.update((row.key, row) for row in found)
+        headers = {}
+        for commit, point in missing.items():
+            row = at_hand.get((*line, *point[:2]))
+            if row is None:
+                raise _gone(line)
+            headers[commit] = open_step(line, row, self._ground.max_bytes).header
+        parents = {header.parents[0][:2] for header in headers.values() if header.parents}
+        ids = {row.key[2:]: Point.of(row).id for row in at_hand.values()}
+        others = [(*line, *place) for place in parents if place not in ids]
+        if others:
+            (found,) = await self._ground.backend.read([Get(STEPS, others)])
+            ids.update((row.key[2:], Point.of(row).id) for row in found)
+        heads = {}
+        for commit, header in headers.items():
+            parent = None
+            if header.parents:
+                parent = ids.get(header.parents[0][:2])
+                if parent is None:
+                    raise _gone(line)
+            heads[commit] = Head(missing[commit], header, parent or None)
+            self.keep(line, heads[commit])
+        return heads
+
+
+def _gone(line: Line) -> NotFound:
+    return NotFound("the checkpoint is not there any more", where=f"thread {line}", hint="It was deleted meanwhile")
