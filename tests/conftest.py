@@ -32,9 +32,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session", autouse=True)
 def _hooks_have_time() -> None:
     """No hook is late because the machine is: a test of late ones tells how long they may take."""
-    from holdfast.hooks import face
+    from holdfast.hooks import api
 
-    face.BEFORE_BUDGET = face.AFTER_BUDGET = 120.0
+    api.BEFORE_BUDGET = api.AFTER_BUDGET = 120.0
 
 
 STORES = ("sqlite", "file", "postgres", "pgbouncer", "redis", "mongodb", "s3")

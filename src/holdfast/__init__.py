@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from holdfast.errors import Uncertain as Uncertain
     from holdfast.errors import Unsupported as Unsupported
     from holdfast.errors import Veto as Veto
-    from holdfast.history.merging import LEAVE as LEAVE
-    from holdfast.history.merging import Clash as Clash
+    from holdfast.history.merge import LEAVE as LEAVE
+    from holdfast.history.merge import Clash as Clash
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.ops.doctor import doctor as doctor
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from holdfast.ops.jobs import Jobs as Jobs
     from holdfast.ops.runner import AsyncRunner as AsyncRunner
     from holdfast.ops.runner import Runner as Runner
-    from holdfast.security.identity import Identity as Identity
-    from holdfast.security.policy import Policy as Policy
-    from holdfast.security.proof import check_audit as check_audit
+    from holdfast.security.access.identity import Identity as Identity
+    from holdfast.security.access.policy import Policy as Policy
+    from holdfast.security.audit.export import check_audit as check_audit
     from holdfast.store import AsyncStore as AsyncStore
     from holdfast.store import Store as Store
     from holdfast.upkeep.retention import Retention as Retention
@@ -158,13 +158,13 @@ def __getattr__(name: str) -> Any:
     elif name in _JOBS:
         from holdfast.ops import jobs as found
     elif name in _IDENTITY:
-        from holdfast.security import identity as found
+        from holdfast.security.access import identity as found
     elif name in _POLICY:
-        from holdfast.security import policy as found
+        from holdfast.security.access import policy as found
     elif name in _PROOF:
-        from holdfast.security import proof as found
+        from holdfast.security.audit import export as found
     elif name in _MERGING:
-        from holdfast.history import merging as found
+        from holdfast.history import merge as found
     elif name in _MISSING:
         from holdfast.engine.model import missing as found
     elif name in _OPENING:

@@ -8,13 +8,13 @@ from holdfast.agents.face import AGENTS
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Invalid
-from holdfast.security.access import Access
-from holdfast.security.grants import BELOW_OWN, Grant
-from holdfast.security.guarding import MODES, How, IdentityGuard, Mode, Refusal
-from holdfast.security.identity import Identity
-from holdfast.security.policy import Policy, Right
+from holdfast.security.access.grant import BELOW_OWN, Grant
+from holdfast.security.access.identity import Identity
+from holdfast.security.access.identity_guard import MODES, How, IdentityGuard, Mode, Refusal
+from holdfast.security.access.policy import Policy, Right
+from holdfast.security.access.registry import Access
+from holdfast.security.handle import Handle
 from holdfast.state.face import Parts, ScopedOperations, named
-from holdfast.state.handles import Handle
 from holdfast.state.rights import Granted, Until, Who, grant_id, shown, wanted
 
 

@@ -69,7 +69,7 @@ class Conflict(HoldfastError):
 
     code = "conflict"
     clashes: tuple[Any, ...] = ()
-    """What both sides changed, where a merge was refused: `holdfast.history.merging.Clash`es."""
+    """What both sides changed, where a merge was refused: `holdfast.history.merge.Clash`es."""
 
 
 class Transient(HoldfastError):

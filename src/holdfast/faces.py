@@ -11,9 +11,9 @@ from holdfast.state.owner import OwnerOperations
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting, AsyncActing
-    from holdfast.security.guarding import Mode
-    from holdfast.security.identity import Identity
-    from holdfast.security.policy import Policy
+    from holdfast.security.access.identity import Identity
+    from holdfast.security.access.identity_guard import Mode
+    from holdfast.security.access.policy import Policy
 
 _WINDOW = 5.0
 

@@ -25,8 +25,8 @@ from holdfast.engine.types import Checkpoint, Thread, to_datetime, to_time
 from holdfast.engine.validation import Path
 from holdfast.errors import Invalid, NotFound
 from holdfast.faces import OwnerFace
+from holdfast.security.handle import Handle
 from holdfast.state.face import StateTransaction
-from holdfast.state.handles import Handle
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit, Saving
@@ -141,15 +141,15 @@ class Basics(OwnerFace):
 
         It goes on top of the latest, or of the last one of a branch.
         """
-        from holdfast.history import carrying
+        from holdfast.history import langgraph_compat
 
         line = self._own_line(thread)
         point = await self._find(line, id, at=at, name=name, step=step, time=time)
         packed = await self._lines.reading(line, point, partial(self.engine.states.values, line))
         about = self._about(line, branch=branch, kind="restore")
         unheld = await self.engine.deltas().unheld(line, point)
-        about |= carrying.about(self.engine, line, {"restored": point.id}, unheld)
-        return await self._save(self._saving(line, carrying.without_follows(packed), False, about))
+        about |= langgraph_compat.about(self.engine, line, {"restored": point.id}, unheld)
+        return await self._save(self._saving(line, langgraph_compat.without_follows(packed), False, about))
 
     def transaction(self) -> Transaction:
         """Several keys changed and checkpoints saved, all or none, when the block ends without an error.
@@ -318,7 +318,7 @@ class Basics(OwnerFace):
         line = self._line(thread)
         lines = await family(self.engine, line)
         if self.engine.hooks is not None:
-            from holdfast.hooks.checkpoints import deleting
+            from holdfast.hooks.checkpoint_hooks import deleting
 
             return await deleting(self.engine.hooks, line, lambda: self._lines.delete(*lines))
         return await self._lines.delete(*lines)

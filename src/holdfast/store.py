@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast.engine.integrity.findings import Finding
     from holdfast.engine.text_index.indexer import Indexed, Progress
     from holdfast.history.blame import Origin, Revised
-    from holdfast.history.changes import Diff
-    from holdfast.history.merging import Resolve
+    from holdfast.history.diff_result import Diff
+    from holdfast.history.merge import Resolve
     from holdfast.history.search import Page
     from holdfast.upkeep.exporting import Exported
     from holdfast.upkeep.heads import Heads
@@ -61,18 +61,18 @@ class Operations(Basics):
         `state`, `a` is compared with that state. Nodes that both sides share are not read. Large values that differ
         are fetched only with `large`.
         """
-        from holdfast.history import comparing
+        from holdfast.history import comparison
 
         line = self._line(thread)
         if other is None and state is None:
-            return await comparing.compare_revisions(self.engine, line, a, b, large=large)
-        old = await comparing.spot(self.engine, line, "HEAD" if a is None else a)
+            return await comparison.compare_revisions(self.engine, line, a, b, large=large)
+        old = await comparison.spot(self.engine, line, "HEAD" if a is None else a)
         if state is not None:
             if other is not None or b != "HEAD":
                 raise Invalid("a checkpoint is compared with another or with a state, not with both")
-            return await comparing.compare(self.engine, old, validation.mapping(state, "state"), large=large)
-        new = await comparing.spot(self.engine, self._line(other or ""), b)
-        return await comparing.compare(self.engine, old, new, large=large)
+            return await comparison.compare(self.engine, old, validation.mapping(state, "state"), large=large)
+        new = await comparison.spot(self.engine, self._line(other or ""), b)
+        return await comparison.compare(self.engine, old, new, large=large)
 
     @operation
     async def blame(
@@ -136,16 +136,16 @@ class Operations(Basics):
         The checkpoint is the latest, or named as in `get`. With `changes` or `remove`, which are as in `update`, the
         branch begins with a checkpoint whose state is edited so; both are made, or neither.
         """
-        from holdfast.history import branching
+        from holdfast.history import branches
 
         line = self._own_line(thread)
-        branching.checked_name(branch, line)
+        branches.checked_name(branch, line)
         point = await self._find(line, id, at=at, step=step)
         if not changes and not remove:
             made = await self._lines.fork(line, point, branch)
             return BranchInfo(made.branch, made.name, point.id, to_datetime(made.created), point.id)
         edit = self._parts(thread, changes or {}, remove)
-        first = (await branching.fork(self.engine, line, point, branch, edit)).point
+        first = (await branches.fork(self.engine, line, point, branch, edit)).point
         return BranchInfo(first.branch, branch, point.id, to_datetime(first.time), first.id, 1, current=True)
 
     @operation
@@ -154,7 +154,7 @@ class Operations(Basics):
 
         Branches that writers opened in a conflict have no name.
         """
-        from holdfast.history import branching
+        from holdfast.history import branches
 
         return [
             BranchInfo(
@@ -166,15 +166,15 @@ class Operations(Basics):
                 each.ahead,
                 each.is_current,
             )
-            for each in await branching.describe(self.engine, self._line(thread))
+            for each in await branches.describe(self.engine, self._line(thread))
         ]
 
     @operation
     async def rename_branch(self, thread: str, name: str, new: str) -> None:
         """Give a branch another name. `main` keeps its own."""
-        from holdfast.history import branching
+        from holdfast.history import branches
 
-        await branching.rename(self.engine, self._own_line(thread), name, new)
+        await branches.rename(self.engine, self._own_line(thread), name, new)
 
     @operation
     async def delete_branch(self, thread: str, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
@@ -185,10 +185,10 @@ class Operations(Basics):
         checkpoints and held threads raise `Denied`. `main` is not deleted. With `dry_run` nothing is, and it says what
         would be.
         """
-        from holdfast.history import branching
+        from holdfast.history import branches
 
         line = self._own_line(thread)
-        return (await branching.delete(self.engine, line, name, force=force, dry_run=dry_run)).ids
+        return (await branches.delete(self.engine, line, name, force=force, dry_run=dry_run)).ids
 
     @operation
     async def switch(self, thread: str, branch: str) -> Checkpoint:
@@ -196,10 +196,10 @@ class Operations(Basics):
 
         Unless the latest is one of its own already, a checkpoint of kind `switch` is saved on it; it changes nothing.
         """
-        from holdfast.history import branching
+        from holdfast.history import branches
 
         line = self._own_line(thread)
-        return Checkpoint(*self._fields(line, await branching.switch(self.engine, line, branch)))
+        return Checkpoint(*self._fields(line, await branches.switch(self.engine, line, branch)))
 
     @operation
     async def merge(
@@ -217,20 +217,18 @@ class Operations(Basics):
         `into` is the branch, or `HEAD`, the latest checkpoint; the merge is a checkpoint on top of it with two parents.
         If everything of `theirs` is there already, nothing is saved and the head is returned. Where both sides changed
         the same differently, `resolve` is asked: a function that is given a `Clash` and returns the value, `MISSING`
-        or `LEAVE` (see `holdfast.history.merging`), or ways to settle by path, as in `{"messages": "union"}`. What is
+        or `LEAVE` (see `holdfast.history.merge`), or ways to settle by path, as in `{"messages": "union"}`. What is
         left, `strategy` settles: `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left
         then raises `Conflict` with all `clashes`, and nothing is saved.
 
         If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names by its id must be
         the last one.
         """
-        from holdfast.history import merging
+        from holdfast.history import merge
 
         line = self._own_line(thread)
         metadata = validation.mapping(metadata or {}, "metadata")
-        head = await merging.merge(
-            self.engine, line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata
-        )
+        head = await merge.merge(self.engine, line, theirs, into, strategy=strategy, resolve=resolve, metadata=metadata)
         return Checkpoint(*self._fields(line, head))
 
     # Search ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from holdfast.agents.declared.machine import OnIncomplete
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict
-from holdfast.security.audit import verify
+from holdfast.security.audit.verify import verify
 from holdfast.store import Store
 from tests.agents.kills import (
     POLICIES,

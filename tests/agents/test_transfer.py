@@ -18,7 +18,7 @@ from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.transfer.offers import Offer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient, Unsupported, Veto
-from holdfast.security.audit import verify
+from holdfast.security.audit.verify import verify
 
 
 class Giver(PersistentAgent, name="giver-of-tests"):

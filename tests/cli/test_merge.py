@@ -13,7 +13,7 @@ import holdfast
 from holdfast.cli import merge as command
 from holdfast.cli.frame import Session
 from holdfast.engine.model.missing import MISSING
-from holdfast.history.merging import Clash
+from holdfast.history.merge import Clash
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

@@ -18,8 +18,8 @@ from holdfast.codec import Codec, Inert
 from holdfast.engine.model.json_diff import Large
 from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Invalid, NotFound
-from holdfast.history.changes import Diff
-from holdfast.history.words import lines, words
+from holdfast.history.diff_result import Diff
+from holdfast.history.text_diff import lines, words
 from tests.engine.lines import store_on
 
 

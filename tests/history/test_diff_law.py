@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
-from holdfast.history.changes import Diff
+from holdfast.history.diff_result import Diff
 from holdfast.store import Store
 from tests.codec import values
 from tests.engine.lines import store_on

@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.errors import Conflict, Invalid, NotFound
-from holdfast.history.merging import LEAVE, Clash
+from holdfast.history.merge import LEAVE, Clash
 from holdfast.store import Store
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend

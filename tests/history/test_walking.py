@@ -10,7 +10,7 @@ import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.branch_graph import Place
 from holdfast.engine.row_format import Line
-from holdfast.history.walking import Labels, Visit, Walk, abbreviations
+from holdfast.history.log_walk import Labels, Visit, Walk, abbreviations
 
 LINE = Line("", "t")
 

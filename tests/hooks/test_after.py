@@ -20,8 +20,8 @@ from holdfast.engine.events import DIGEST, digest
 from holdfast.engine.row_format import Line
 from holdfast.errors import Transient
 from holdfast.hooks import Call, Veto
-from holdfast.hooks import later as later_module
-from holdfast.hooks.recorded import LINE
+from holdfast.hooks import after_queue as later_module
+from holdfast.hooks.execution_log import LINE
 from tests.hooks.kit import async_store, events, store
 
 

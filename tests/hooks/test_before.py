@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast import Conflict, Denied, Invalid, NotFound, Veto
 from holdfast.hooks import POINTS, Call, Changed
+from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.points import check_points
-from holdfast.hooks.recorded import LINE
 from tests.hooks.kit import async_store, events, store
 
 

@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Veto
 from holdfast.engine.trace_context import Trace
 from holdfast.hooks import Call, Metrics
-from holdfast.hooks.features import calling
+from holdfast.hooks.feature_hooks import calling
 from holdfast.langgraph import HoldfastSaver
 from tests.hooks.kit import async_store, events, store
 

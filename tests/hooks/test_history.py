@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Veto
-from holdfast.hooks import Call, reading
+from holdfast.hooks import Call, history
 from tests.hooks.kit import Clock, store
 
 
@@ -47,7 +47,7 @@ def test_history_is_asked_by_hook_scope_key_and_time() -> None:
 
 
 def test_history_goes_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PAGE", 3)
+    monkeypatch.setattr(history, "_PAGE", 3)
     held = store()
     held.hooks.before("state.set", name="one", inline=True)(lambda call: None)
     for n in range(10):
@@ -117,7 +117,7 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
     async def full(*args: Any) -> None:
         raise holdfast.Transient("the disk is full")
 
-    monkeypatch.setattr("holdfast.hooks.recorded.refused", full)
+    monkeypatch.setattr("holdfast.hooks.execution_log.refused", full)
     with pytest.raises(Veto, match="no") as caught:
         held.state()["k"] = 1
     assert "the disk is full" in caught.value.__notes__[0]

@@ -23,8 +23,8 @@ from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Corrupt, Denied, Invalid, Unavailable
-from holdfast.security import noting, proof
-from holdfast.security.noting import AUDIT, Notes
+from holdfast.security.audit import export, recorder
+from holdfast.security.audit.recorder import AUDIT, Notes
 from holdfast.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on
@@ -174,7 +174,7 @@ def test_reads_are_written_together_and_counted(store: Store, clock: Clock) -> N
 
 @pytest.mark.usefixtures("only_clock")
 def test_many_reads_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noting, "MANY", 10)
+    monkeypatch.setattr(recorder, "MANY", 10)
     state = store.acting_as(agent="a").state(agent="a")
     for number in range(25):
         state.get(f"k{number}")
@@ -400,7 +400,7 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
     for broken in (whole[:-70], whole.replace("agent:a", "agent:z", 1), whole[:200] + "\n5\n", "[]\n", "{\n"):
         path.write_text(broken)
         with pytest.raises(Corrupt):
-            list(proof._documents(path))
+            list(export._documents(path))
     path.write_text('{"kind": "else"}\n')
     with pytest.raises(Invalid):
         holdfast.check_audit(path)
@@ -423,9 +423,9 @@ def test_rows_outlive_the_steps_they_tell_of(store: Store, tmp_path: Path) -> No
 
 
 def test_names_that_are_none_are_noted_without_harm() -> None:
-    assert noting.escaped("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
-    assert len(noting.escaped("\U0001f600" * 900)) <= 200
-    assert noting.escaped(b"bytes") == "<bytes>"
+    assert recorder.escaped("a\nb\0" + "x" * 900)[:8] == "a\\nb\\x00"
+    assert len(recorder.escaped("\U0001f600" * 900)) <= 200
+    assert recorder.escaped(b"bytes") == "<bytes>"
 
 
 def test_notes_are_of_one_store(clock: Clock) -> None:

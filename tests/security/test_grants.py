@@ -12,8 +12,8 @@ from holdfast.acting import Acting
 from holdfast.backends.memory import Memory
 from holdfast.engine.model.scopes import Part, Scope
 from holdfast.errors import Denied, Invalid, NotFound
-from holdfast.security.access import KEPT
-from holdfast.security.identity import Identity
+from holdfast.security.access.identity import Identity
+from holdfast.security.access.registry import KEPT
 from holdfast.store import Store
 from tests.state.kit import SECOND, Clock, store_on
 from tests.support.interference import InterferingBackend

@@ -19,7 +19,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, HoldfastError, Invalid
-from holdfast.security.policy import Policy
+from holdfast.security.access.policy import Policy
 from holdfast.state.sharing import chains
 from holdfast.store import Store
 from holdfast.upkeep.retention import Retention

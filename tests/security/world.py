@@ -13,8 +13,8 @@ from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
-from holdfast.security.noting import AUDIT
-from holdfast.state.auditing import Audited
+from holdfast.security.audit.query import Audited
+from holdfast.security.audit.recorder import AUDIT
 from tests.state.kit import Clock, awaited, store_on
 
 SECRET = "the launch code is 0000"

@@ -13,7 +13,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import Conflict, Denied, NotFound, Veto
-from holdfast.hooks.calls import Call
+from holdfast.hooks.context import Call
 from holdfast.state.session_records import OnEnd
 from holdfast.store import Store
 from tests.state.kit import Clock, store_on

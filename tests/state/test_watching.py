@@ -25,7 +25,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.guard import FREELY, Guard, Permit
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, Invalid
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 from holdfast.state.scoped import State
 from holdfast.state.watching import Changed
 from tests.agents.autosaved import patiently, timely

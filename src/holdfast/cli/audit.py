@@ -16,8 +16,8 @@ from holdfast.cli.text import clock, plural, safe
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from holdfast.security.audit import Finding
-    from holdfast.state.auditing import Audited
+    from holdfast.security.audit.query import Audited
+    from holdfast.security.audit.verify import Finding
 
 _PAGE = 200
 _HEADS = ("TIME", "KIND", "ACTOR", "ACTION", "SCOPE", "KEY", "OUTCOME")
@@ -140,10 +140,10 @@ def check(session: Session, file: str, heads_file: str | None) -> None:
     \b
     holdfast audit check audit.jsonl
     """
-    from holdfast.security import proof
+    from holdfast.security.audit import export
 
     try:
-        checked = proof.check_audit(file, _heads(heads_file))
+        checked = export.check_audit(file, _heads(heads_file))
     except FileNotFoundError:
         raise NotFound("there is no such file", where=file) from None
     except OSError as error:

@@ -85,7 +85,7 @@ def _history(session: Session, store: Store, thread: str, path: str, at: str, li
         if number:
             out.line()
         _title(session, each, id)
-        from holdfast.history.rendering import lines
+        from holdfast.history.diff_text import lines
 
         for line in lines(each.changes, by_word=word):
             out.line(f"  {painted(out, line)}".rstrip())
@@ -107,7 +107,7 @@ def _short(store: Store, thread: str, writers: Sequence[Writer]) -> list[str]:
     """The starts of ids that name them in their thread; of pruned ones, that they were."""
     from holdfast.backends.runtime.drivers import run
     from holdfast.engine.row_format import Line
-    from holdfast.history.walking import abbreviations
+    from holdfast.history.log_walk import abbreviations
 
     ids = list({writer.id: None for writer in writers if writer.id})
     short = run(abbreviations(store.engine, Line(store.tenant, thread), ids, _SHORTEST))

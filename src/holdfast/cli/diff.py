@@ -17,7 +17,7 @@ from holdfast.cli.text import local, plural, safe
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from holdfast.history.changes import ChannelChanges, Compared, Diff
+    from holdfast.history.diff_result import ChannelChanges, Compared, Diff
     from holdfast.store import Store
 
 

@@ -18,7 +18,7 @@ from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting
-    from holdfast.security.policy import Policy
+    from holdfast.security.access.policy import Policy
     from holdfast.state.rights import Granted, StoreAccess
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
@@ -298,7 +298,7 @@ def define(session: Session, role: str, file: str) -> None:
 def _policy(file: str) -> Policy:
     import json
 
-    from holdfast.security.policy import Policy
+    from holdfast.security.access.policy import Policy
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")

@@ -19,13 +19,13 @@ from holdfast.engine.branch_graph import Place
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
+from holdfast.history.log_walk import Labels, Visit, Walk, abbreviations
 from holdfast.history.revisions import resolve
-from holdfast.history.walking import Labels, Visit, Walk, abbreviations
 
 if TYPE_CHECKING:
     from holdfast.cli.graph import Graph
     from holdfast.engine.model.steps import Step
-    from holdfast.history.changes import Diff
+    from holdfast.history.diff_result import Diff
     from holdfast.history.search import Search
     from holdfast.store import Store
 

@@ -15,7 +15,7 @@ from holdfast.cli.text import safe
 from holdfast.errors import Conflict, HoldfastError, Invalid
 
 if TYPE_CHECKING:
-    from holdfast.history.merging import Clash
+    from holdfast.history.merge import Clash
 
 STRATEGIES = ("ours", "theirs", "union")
 

@@ -8,7 +8,7 @@ from holdfast.cli.output import Output
 from holdfast.cli.text import safe
 
 if TYPE_CHECKING:
-    from holdfast.history.rendering import Line
+    from holdfast.history.diff_text import Line
 
 _STYLES: dict[str, tuple[str, ...]] = {
     "place": ("cyan",),

@@ -16,12 +16,12 @@ from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import MERGE, PRUNED, Line, Point
 from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFound
-from holdfast.history.changes import Change, as_changes
-from holdfast.history.crossing import Crossing
-from holdfast.history.looking import Found, Look
+from holdfast.history.diff_result import Change, as_changes
+from holdfast.history.merge_provenance import Crossing
+from holdfast.history.past_reader import Found, Look
 from holdfast.history.paths import path_text
+from holdfast.history.provenance import Touch, Tracer
 from holdfast.history.revisions import resolve
-from holdfast.history.tracing import Touch, Tracer
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@
 `:` compares with a pattern, and with a number or a time as `=` does. An age stands for the moment that long ago:
 `time>2h` is in the last two hours. A date stands for the whole day.
 
-This module reads queries and prints them; what they mean is in `holdfast.history.matching`. No I/O.
+This module reads queries and prints them; what they mean is in `holdfast.history.query_eval`. No I/O.
 """
 
 from __future__ import annotations

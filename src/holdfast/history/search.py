@@ -29,10 +29,10 @@ from holdfast.engine.text_index.extract import Text
 from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.history.matching import Brought, Context, Spans, Subject, hits, matches, reduced
 from holdfast.history.paths import path_text
-from holdfast.history.planning import Need, needs, one_thread, thread_prefix
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
+from holdfast.history.query_eval import Brought, Context, Spans, Subject, hits, matches, reduced
+from holdfast.history.query_plan import Need, needs, one_thread, thread_prefix
 
 INDEX, SCAN = "index", "scan"
 """How a page was found."""

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.errors import Veto as Veto
+    from holdfast.hooks.api import AsyncHooks as AsyncHooks
+    from holdfast.hooks.api import Hooks as Hooks
     from holdfast.hooks.builtin import Audit as Audit
     from holdfast.hooks.builtin import InvalidateCache as InvalidateCache
     from holdfast.hooks.builtin import Metrics as Metrics
     from holdfast.hooks.builtin import Validate as Validate
-    from holdfast.hooks.calls import Call as Call
-    from holdfast.hooks.calls import Changed as Changed
-    from holdfast.hooks.calls import Execution as Execution
-    from holdfast.hooks.calls import HookInfo as HookInfo
-    from holdfast.hooks.face import AsyncHooks as AsyncHooks
-    from holdfast.hooks.face import Hooks as Hooks
+    from holdfast.hooks.context import Call as Call
+    from holdfast.hooks.context import Changed as Changed
+    from holdfast.hooks.context import Execution as Execution
+    from holdfast.hooks.context import HookInfo as HookInfo
     from holdfast.hooks.points import POINTS as POINTS
 
 _BUILTIN = ("Audit", "InvalidateCache", "Metrics", "Validate")
@@ -29,9 +29,9 @@ def __getattr__(name: str) -> Any:
     if name in _BUILTIN:
         from holdfast.hooks import builtin as found
     elif name in _CALLS:
-        from holdfast.hooks import calls as found
+        from holdfast.hooks import context as found
     elif name in _FACE:
-        from holdfast.hooks import face as found
+        from holdfast.hooks import api as found
     elif name == "POINTS":
         from holdfast.hooks import points as found
     elif name == "Veto":

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import Config, Invalid, Veto
-from holdfast.hooks.calls import AFTER, BEFORE, Call, Fields
+from holdfast.hooks.context import AFTER, BEFORE, Call, Fields
 
 Check = Callable[[Any], str | None]
 """Says what is wrong with a value, without quoting it; None if nothing is."""

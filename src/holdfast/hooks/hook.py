@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.hooks.breaker import Breaker
-from holdfast.hooks.calls import Call, HookInfo, Result, to_datetime
+from holdfast.hooks.context import Call, HookInfo, Result, to_datetime
 
 log = logging.getLogger("holdfast.hooks")
 

@@ -14,11 +14,11 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.patterns import matcher
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import Invalid, NotFound, Veto
-from holdfast.hooks import recorded
-from holdfast.hooks.calls import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
+from holdfast.hooks import execution_log
+from holdfast.hooks.after_queue import Job, Later
+from holdfast.hooks.context import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
 from holdfast.hooks.hook import Hook, log
-from holdfast.hooks.later import Job, Later
-from holdfast.hooks.running import Runner, answered, call_inline, context_of, finished, is_at_work, overrun
+from holdfast.hooks.runner import Runner, answered, call_inline, context_of, finished, is_at_work, overrun
 
 _REMEMBERED = 4096
 """For so many scopes it is remembered which hooks are meant."""
@@ -64,7 +64,7 @@ class Registry:
         """What was called for lately, by scope: for those who save the call of `points`."""
         self._lock = Lock()
         self._runner = Runner()
-        self.later = Later(self._run_after, lambda events: recorded.write(engine, tenant, events))
+        self.later = Later(self._run_after, lambda events: execution_log.write(engine, tenant, events))
         renew_after_fork(self)
 
     # Which there are --------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Registry:
         hook.ended(result)
         detail = b""
         if hook.record or outcome != "ok":
-            detail = recorded.detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
+            detail = execution_log.detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
         subject.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
         if outcome == "veto":
             assert isinstance(result.error, Veto)  # noqa: S101 - that is what makes it one
@@ -188,7 +188,7 @@ class Registry:
     async def _refuse(self, subject: Subject, veto: Veto) -> None:
         """Store that a change was refused, and refuse it."""
         try:
-            await recorded.refused(self.engine, self.tenant, subject)
+            await execution_log.refused(self.engine, self.tenant, subject)
         except Exception as failure:  # noqa: BLE001 - the veto counts, and tells of it
             veto.add_note(f"And that could not be stored: {failure}")
             log.error("a veto could not be stored", exc_info=failure)
@@ -234,7 +234,7 @@ class Registry:
         hook.ended(result)
         detail = b""
         if hook.record or result.outcome != "ok":
-            detail = recorded.detail(self.engine, hook.record, subject, AFTER, subject.stored, False, result.error)
+            detail = execution_log.detail(self.engine, hook.record, subject, AFTER, subject.stored, False, result.error)
         return self._event(hook, subject, result.outcome, result.duration, detail)
 
     def _event(self, hook: Hook, subject: Subject, outcome: str, duration: int, detail: bytes = b"") -> Event:
@@ -301,7 +301,7 @@ def _take(subject: Subject, value: Any) -> bool:
     if subject.stored is MISSING:
         raise Invalid("a hook returned a value where something is deleted", hint="Return nothing, or raise Veto")
     stored = subject.dump(subject.key, value.value if isinstance(value, Changed) else value)
-    if recorded.flat(stored) == recorded.flat(subject.stored):
+    if execution_log.flat(stored) == execution_log.flat(subject.stored):
         return False
     subject.stored = stored
     return True

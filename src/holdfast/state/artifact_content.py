@@ -26,9 +26,9 @@ from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited
-from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, seen
 
 CHUNK = PIECE - 64

@@ -15,11 +15,11 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, NotFound
-from holdfast.hooks.features import Calling
+from holdfast.hooks.feature_hooks import Calling
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 from holdfast.state.artifact_content import LINES_OF, Content, Pieces, content_line, inline
 from holdfast.state.books import Book, Changed, Kept, Link, packed, records
-from holdfast.state.handles import Handle
 from holdfast.state.linking import BOOK, CHANGE
 from holdfast.state.living import kept_by
 from holdfast.state.reading import View, seen

@@ -24,12 +24,12 @@ from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupported
-from holdfast.hooks.features import calling
-from holdfast.security.identity import owns
+from holdfast.hooks.feature_hooks import calling
+from holdfast.security.access.identity import owns
+from holdfast.security.handle import Handle
 from holdfast.state import linking
 from holdfast.state.artifact_content import AsyncContent, Binary, Taking, as_file
 from holdfast.state.artifact_records import Artifact, New, Record, Records, Removed, no_artifact
-from holdfast.state.handles import Handle
 
 MAX_ID = 900
 """How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""

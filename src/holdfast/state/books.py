@@ -22,8 +22,8 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, Point, readable
 from holdfast.engine.state_loader import Held
 from holdfast.engine.step_info import Head
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.handles import Handle
 from holdfast.state.reading import View, latest
 from holdfast.state.writing import FOLD_EVERY, pack_value
 

@@ -12,8 +12,8 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import Conflict, Invalid
+from holdfast.security.handle import Handle
 from holdfast.state import history
-from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored
 from holdfast.state.writing import Compute, Write, pack_value
 

@@ -8,9 +8,9 @@ from holdfast.engine.model.json_diff import NOTHING, Edit, Kind
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.types import to_datetime
-from holdfast.history.changes import Compared, Diff
-from holdfast.history.comparing import Spot, differences, differences_given
-from holdfast.state.handles import Handle
+from holdfast.history.comparison import Spot, differences, differences_given
+from holdfast.history.diff_result import Compared, Diff
+from holdfast.security.handle import Handle
 from holdfast.state.history import When, moment_of, point_at
 from holdfast.state.reading import View, seen
 

@@ -14,7 +14,7 @@ from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
 from holdfast.errors import Conflict, Invalid
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
     from holdfast.state.artifacts import Artifacts, AsyncArtifacts

@@ -15,8 +15,8 @@ from holdfast.engine.row_format import Line, Point, open_step
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.handles import Handle
 from holdfast.state.reading import Stored, View, seen, viewed
 from holdfast.state.writing import Write, write
 

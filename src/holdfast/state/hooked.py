@@ -13,10 +13,10 @@ from holdfast.engine.model.operations import Operation, apply
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks.calls import Subject, packed_notes
+from holdfast.hooks.context import Subject, packed_notes
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Points, Registry
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 from holdfast.state.reading import Stored
 from holdfast.state.writing import pack_value
 

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
 from holdfast.engine.model.scopes import MARK, Scope
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited
-from holdfast.state.handles import Handle
 from holdfast.state.living import kept_by
 from holdfast.state.reading import View, viewed
 from holdfast.state.session_records import LAPSE

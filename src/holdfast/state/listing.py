@@ -11,7 +11,7 @@ from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.types import to_datetime
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 from holdfast.state.reading import View, viewed
 
 _LAST = "\U0010ffff"

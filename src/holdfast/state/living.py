@@ -16,7 +16,7 @@ from holdfast.engine.guard import Guard, Guards
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
 from holdfast.errors import Denied
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 _KIND, _MARK, _INSIDE = "session", "ended", "inside"
 """The kind and the names of the links that are the mark, and the trace of new scopes."""

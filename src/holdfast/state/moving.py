@@ -7,7 +7,7 @@ from typing import NamedTuple
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict, Invalid
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 from holdfast.state.reading import Stored, View, viewed
 from holdfast.state.writing import Check, Write, write
 

@@ -11,16 +11,16 @@ from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid
-from holdfast.security.identity import Identity, identity_of
+from holdfast.security.access.identity import Identity, identity_of
 from holdfast.state.face import Parts, ScopedOperations, feature
 
 if TYPE_CHECKING:
-    from holdfast.hooks.face import AsyncHooks, Hooks
-    from holdfast.security.audit import Report
-    from holdfast.security.guarding import How, IdentityGuard
-    from holdfast.security.noting import Notes
-    from holdfast.security.proof import Exported
-    from holdfast.state.auditing import Audited
+    from holdfast.hooks.api import AsyncHooks, Hooks
+    from holdfast.security.access.identity_guard import How, IdentityGuard
+    from holdfast.security.audit.export import Exported
+    from holdfast.security.audit.query import Audited
+    from holdfast.security.audit.recorder import Notes
+    from holdfast.security.audit.verify import Report
     from holdfast.state.rights import AsyncStoreAccess, StoreAccess, Who
 
 _MICROSECOND = 999
@@ -46,13 +46,13 @@ class OwnerOperations(ScopedOperations):
     access = feature(_access, _async_access)
 
     def _hooks(self) -> Hooks:
-        """Functions that are called before and after changes. See `holdfast.hooks.face`."""
-        from holdfast.hooks.face import Hooks
+        """Functions that are called before and after changes. See `holdfast.hooks.api`."""
+        from holdfast.hooks.api import Hooks
 
         return Hooks(self._handle.engine, self._handle.tenant)
 
     def _async_hooks(self) -> AsyncHooks:
-        from holdfast.hooks.face import AsyncHooks
+        from holdfast.hooks.api import AsyncHooks
 
         return AsyncHooks(self._handle.engine, self._handle.tenant)
 
@@ -83,11 +83,11 @@ class OwnerOperations(ScopedOperations):
         `artifact`, `read` or `denied`; `outcome` is `ok`, `denied`, or `invalid` for a name that is none. Times are
         datetimes, or text such as `"2h"`. `after` the cursor of a row goes on with what is older.
         """
-        from holdfast.state import auditing
+        from holdfast.security.audit import query
 
         await self._flush_notes()
         now = to_datetime(self._handle.now()).astimezone()
-        question = auditing.Question(
+        question = query.Question(
             "" if actor == "" else None if actor is None else str(identity_of(actor)),
             "" if scope is None else str(self._handle.guard.scope(scope)),
             key,
@@ -98,31 +98,31 @@ class OwnerOperations(ScopedOperations):
             max(_moment(since, now) - _MICROSECOND, 0),
             _moment(until, now),
         )
-        return await auditing.look(self._handle, question, validation.count(limit, "limit"), after)
+        return await query.look(self._handle, question, validation.count(limit, "limit"), after)
 
     @operation
     async def audit_verify(self) -> Report:
         """See whether the audit is as it was written: every row against the step that it was written with, every step
         against its hash, and against the step before. What is missing, altered or added is named in the report."""
-        from holdfast.security import audit
+        from holdfast.security.audit import verify
 
         await self._flush_notes()
-        return await audit.verify(self._handle.engine, self._handle.tenant)
+        return await verify.verify(self._handle.engine, self._handle.tenant)
 
     @operation
     async def audit_export(self, path: str | Path) -> Exported:
         """Write the audit to a file, one JSON document to a line, with all that the hashes are made of: a third party
         checks it with `holdfast.check_audit`, and needs nothing but the file, and perhaps heads that were
         exported before."""
-        from holdfast.security import proof
+        from holdfast.security.audit import export
 
         await self._flush_notes()
-        return await proof.export(self._handle.engine, self._handle.tenant, path)
+        return await export.export(self._handle.engine, self._handle.tenant, path)
 
     # Inside ---------------------------------------------------------------------------------------------------
 
     def _notes(self) -> Notes:
-        from holdfast.security.noting import Notes
+        from holdfast.security.audit.recorder import Notes
 
         if self._noted is None:
             self._noted = Notes(self._handle.engine, self._handle.tenant)
@@ -134,7 +134,7 @@ class OwnerOperations(ScopedOperations):
             await self._noted.flush()
 
     def _guard_of(self, identity: Identity | str | None, parts: Parts, how: How) -> IdentityGuard:
-        from holdfast.security.guarding import IdentityGuard
+        from holdfast.security.access.identity_guard import IdentityGuard
 
         if identity is not None and parts:
             raise Invalid("an identity is named by its text or by its parts, not by both", where=str(identity)[:80])

@@ -16,8 +16,8 @@ from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Corrupt, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.handles import Handle
 
 T = TypeVar("T")
 

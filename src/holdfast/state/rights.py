@@ -12,15 +12,15 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid
-from holdfast.security.access import Access, Wanted
-from holdfast.security.grants import BELOW_ALL, Grant
-from holdfast.security.guarding import How, IdentityGuard
-from holdfast.security.identity import Identity, group_name, holder, identity_of
-from holdfast.security.noting import Notes
-from holdfast.security.policy import Policy, Right, check_pattern, check_right
+from holdfast.security.access.grant import BELOW_ALL, Grant
+from holdfast.security.access.identity import Identity, group_name, holder, identity_of
+from holdfast.security.access.identity_guard import How, IdentityGuard
+from holdfast.security.access.policy import Policy, Right, check_pattern, check_right
+from holdfast.security.access.registry import Access, Wanted
+from holdfast.security.audit.recorder import Notes
+from holdfast.security.handle import Handle
 from holdfast.state.changing import nanoseconds
 from holdfast.state.face import Parts, named
-from holdfast.state.handles import Handle
 
 Until: TypeAlias = "datetime | timedelta | float | str | None"
 """When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""

@@ -12,15 +12,15 @@ from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state import history, moving
 from holdfast.state.changing import Change, OnConflict, computing, expiry, setting
-from holdfast.state.handles import Handle
 from holdfast.state.reading import Item, Looking
 from holdfast.state.watching import AsyncWatch, Watch
 from holdfast.state.writing import Write, Written, pack_value, write
 
 if TYPE_CHECKING:
-    from holdfast.history.changes import Diff
+    from holdfast.history.diff_result import Diff
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.row_format import Line, info_row
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, Denied, NotFound
-from holdfast.hooks.features import Calling, calling
-from holdfast.security.carrying import removal
+from holdfast.hooks.feature_hooks import Calling, calling
+from holdfast.security.audit.retain import removal
 from holdfast.state import keys as names
 from holdfast.state.books import Changed, edited, packed, records
 from holdfast.state.living import mark, not_ended

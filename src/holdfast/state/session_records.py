@@ -11,8 +11,8 @@ from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Info, Line, Point, info_of
 from holdfast.errors import NotFound
+from holdfast.security.handle import Handle
 from holdfast.state.books import Book, Link
-from holdfast.state.handles import Handle
 from holdfast.state.living import inside, kept_by
 
 BOOK = "sessions"

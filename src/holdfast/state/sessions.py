@@ -21,8 +21,8 @@ from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state.changing import nanoseconds
-from holdfast.state.handles import Handle
 from holdfast.state.scoped import AsyncState, State
 from holdfast.state.session_ends import EXPIRED, Collected, Ends
 from holdfast.state.session_records import OnEnd, Record, Records, Status

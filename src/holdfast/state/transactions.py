@@ -25,8 +25,8 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Point
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state.changing import expiry
-from holdfast.state.handles import Handle
 from holdfast.state.reading import View, seen
 from holdfast.state.writing import Write, Written, commit, pack_value
 

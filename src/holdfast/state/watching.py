@@ -33,9 +33,9 @@ from holdfast.engine.patterns import matcher, stem
 from holdfast.engine.row_format import PRUNED, Line, Point, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state import history
 from holdfast.state import keys as names
-from holdfast.state.handles import Handle
 from holdfast.state.reading import seen
 
 DELETED = "deleted"

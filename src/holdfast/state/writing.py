@@ -25,9 +25,9 @@ from holdfast.engine.row_format import Point
 from holdfast.engine.state_loader import Held, weigh
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 from holdfast.state import linking
-from holdfast.state.handles import Handle
 from holdfast.state.living import alive
 from holdfast.state.reading import Stored, View
 

@@ -27,8 +27,8 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
 from holdfast.history.query import Query, parse
 from holdfast.history.search import Search
-from holdfast.security.access import ACCESS
-from holdfast.security.noting import AUDIT
+from holdfast.security.access.registry import ACCESS
+from holdfast.security.audit.recorder import AUDIT
 from holdfast.upkeep.retention import Candidate, Retention, Verdict
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]

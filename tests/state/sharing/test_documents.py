@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.backends.memory import Memory
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import Conflict, Invalid
-from holdfast.history.merging import LEAVE, Clash
+from holdfast.history.merge import LEAVE, Clash
 from holdfast.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend

@@ -9,7 +9,7 @@ from holdfast.agents.declared.specs import Spec
 from holdfast.agents.keeping.data import AgentData
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.stored.lines import AgentLine
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 
 class Revive(Protocol):

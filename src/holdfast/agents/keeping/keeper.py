@@ -38,7 +38,7 @@ from holdfast.engine.rng import chance
 from holdfast.engine.row_format import Point
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable, Uncertain
-from holdfast.hooks.features import Calling, calling
+from holdfast.hooks.feature_hooks import Calling, calling
 
 _ATTEMPTS = 1000
 """How often a save is made anew because others were first. Each time, somebody else got through."""

@@ -28,8 +28,8 @@ from holdfast.agents.transfer.handing import receiver_of, transfer
 from holdfast.agents.transfer.offers import Transfer
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
+from holdfast.security.handle import Handle
 from holdfast.state.face import feature
-from holdfast.state.handles import Handle
 
 
 class Keeping(Protocol):

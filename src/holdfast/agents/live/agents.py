@@ -34,11 +34,11 @@ from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_guards
 from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict, Corrupt, Invalid
-from holdfast.history import comparing
-from holdfast.history.changes import Diff
-from holdfast.hooks.features import calling
-from holdfast.security.carrying import remove
-from holdfast.state.handles import Handle
+from holdfast.history import comparison
+from holdfast.history.diff_result import Diff
+from holdfast.hooks.feature_hooks import calling
+from holdfast.security.audit.retain import remove
+from holdfast.security.handle import Handle
 
 _UNSURE = 1000
 """How many creations are remembered at most of which it is not known whether they were made."""
@@ -216,9 +216,9 @@ class AgentsOperations:
         and without `a`, what `b` changed."""
         line, engine = AgentLine(self._handle, id), self._handle.engine
         await line.allow("read")
-        new = comparing.Spot(line.line, await self._named(line, b))
-        old = await comparing.before(engine, new) if a is None else new._replace(point=await self._named(line, a))
-        found = await comparing.compare(engine, old, new)
+        new = comparison.Spot(line.line, await self._named(line, b))
+        old = await comparison.before(engine, new) if a is None else new._replace(point=await self._named(line, a))
+        found = await comparison.compare(engine, old, new)
         await self._handle.guard.saw(line.scope, ())
         return found
 

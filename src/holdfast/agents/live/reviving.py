@@ -7,7 +7,7 @@ from holdfast.agents.keeping.inert import inert
 from holdfast.agents.keeping.keeper import Keeper
 from holdfast.agents.stored.lines import AgentLine
 from holdfast.backends.runtime.drivers import Async
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 
 async def revived(handle: Handle, id: str, *, inert_too: bool = False) -> Keeper:

@@ -16,7 +16,7 @@ from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, u
 from holdfast.engine.row_format import Point
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, HoldfastError, Invalid, Unsupported
-from holdfast.hooks.features import calling
+from holdfast.hooks.feature_hooks import calling
 
 FORMAT = 1
 

@@ -30,7 +30,7 @@ from holdfast.engine.state_loader import Held
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, NotFound
 from holdfast.history.revisions import resolve
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 PREFIX = AGENTS
 """What the names of agents' lines start with."""

@@ -22,7 +22,7 @@ from holdfast.engine.model.scopes import Scope, normal, quoted
 from holdfast.engine.row_format import Line, Point, info_of
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Corrupt, Invalid
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 _LAST = "\U0010ffff"
 _LEAST = 64

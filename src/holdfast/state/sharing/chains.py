@@ -18,8 +18,8 @@ from holdfast.engine.guard import FREELY, Permit
 from holdfast.engine.model.scopes import Part, Scope
 from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Conflict, Denied
-from holdfast.security.carrying import remove
-from holdfast.state.handles import Handle
+from holdfast.security.audit.retain import remove
+from holdfast.security.handle import Handle
 from holdfast.state.reading import View, seen
 from holdfast.state.writing import Write, Written, commit, pack_value
 

@@ -19,7 +19,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict, Invalid
-from holdfast.history.merging import LEAVE, Clash
+from holdfast.history.merge import LEAVE, Clash
 from holdfast.state import history
 from holdfast.state.changing import Change
 from holdfast.state.history import Past

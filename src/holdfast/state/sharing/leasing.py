@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 from holdfast.state.reading import View
 from holdfast.state.writing import Write, commit, pack_value
 

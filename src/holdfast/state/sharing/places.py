@@ -15,7 +15,7 @@ from typing import Any, Literal
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import MAX_LINE, Part, Scope
 from holdfast.errors import Invalid
-from holdfast.state.handles import Handle
+from holdfast.security.handle import Handle
 
 Pattern = Literal["topic", "requests", "pipeline", "document"]
 """What can be shared. None of these is a kind of scope."""

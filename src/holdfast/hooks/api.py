@@ -13,14 +13,14 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.patterns import matcher
 from holdfast.errors import Invalid
-from holdfast.hooks import reading
+from holdfast.hooks import history
 from holdfast.hooks.breaker import FAILURES, REST, Breaker
-from holdfast.hooks.calls import AFTER, BEFORE, Call, HookInfo
-from holdfast.hooks.checkpoints import SAVE, Around
+from holdfast.hooks.checkpoint_hooks import SAVE, Around
+from holdfast.hooks.context import AFTER, BEFORE, Call, HookInfo
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.points import check_points
 from holdfast.hooks.registry import Registry
-from holdfast.hooks.running import is_async
+from holdfast.hooks.runner import is_async
 
 F = TypeVar("F", bound=Callable[[Call], Any])
 
@@ -122,13 +122,13 @@ class HookOperations:
         key: str | None = None,
         since: datetime | None = None,
         limit: int = 100,
-    ) -> reading.Executions:
+    ) -> history.Executions:
         """Executions of hooks, the latest first: of one hook, in one scope, of one key, since a time.
 
         Those of after-hooks are recorded once a second; `drain` waits for it.
         """
         where = None if scope is None else str(scope)
-        return await reading.executions(self._engine, self._tenant, hook, where, key, since, limit)
+        return await history.executions(self._engine, self._tenant, hook, where, key, since, limit)
 
     # Inside -----------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from holdfast.engine.events import BETWEEN, lines_of, place_of
 from holdfast.engine.model.scopes import check_key
 from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import Invalid
-from holdfast.hooks.calls import Execution, to_datetime, to_time
-from holdfast.hooks.recorded import LINE
+from holdfast.hooks.context import Execution, to_datetime, to_time
+from holdfast.hooks.execution_log import LINE
 
 Executions: TypeAlias = list[Execution]
 

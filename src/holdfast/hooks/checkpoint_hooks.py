@@ -21,7 +21,7 @@ from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held
 from holdfast.engine.step_info import Head
 from holdfast.errors import Invalid
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.context import Subject
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Registry
 

@@ -21,7 +21,7 @@ from holdfast.engine.row_format import Branch, Line, Point, check_name
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.history.ancestry import further_parents
-from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
+from holdfast.history.langgraph_compat import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.revisions import MAIN_BRANCH
 
 SWITCH = "switch"

@@ -10,7 +10,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.trace_context import Trace
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.context import Subject
 
 if TYPE_CHECKING:
     from holdfast.hooks.registry import Registry

@@ -29,7 +29,7 @@ from holdfast.engine.row_format import MERGE, Line, Point
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, Invalid, Unsupported
 from holdfast.history.ancestry import Ancestry, Common
-from holdfast.history.carrying import Moved, about, latest_id, only_after, without_follows
+from holdfast.history.langgraph_compat import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.paths import parse_path, path_text
 from holdfast.history.revisions import Revisions
 

@@ -19,9 +19,9 @@ from holdfast.engine.model.scopes import MARK, Scope, check_key, quoted, unquote
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import Amendment, Entries, Ledger
 from holdfast.errors import Invalid, NotFound
-from holdfast.security.grants import Grant
-from holdfast.security.identity import EVERYONE, GROUP, Identity
-from holdfast.security.policy import Policy, Right, stored_policy
+from holdfast.security.access.grant import Grant
+from holdfast.security.access.identity import EVERYONE, GROUP, Identity
+from holdfast.security.access.policy import Policy, Right, stored_policy
 
 ACCESS = MARK + "access"
 """The name of the line."""

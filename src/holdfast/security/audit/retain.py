@@ -21,7 +21,7 @@ from holdfast.engine.row_format import Line, Point, open_event
 from holdfast.engine.system_line import Amendment, Entries, Ledger
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import HoldfastError
-from holdfast.security.noting import AUDIT, counted
+from holdfast.security.audit.recorder import AUDIT, counted
 
 REMOVE = "remove"
 """What is said to be done to a line that goes. The details are how many steps it had, and the hash of the last."""

@@ -8,8 +8,8 @@ from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.patterns import matcher
 from holdfast.errors import Corrupt
-from holdfast.security.identity import owns
-from holdfast.security.policy import Right
+from holdfast.security.access.identity import owns
+from holdfast.security.access.policy import Right
 
 BELOW_OWN, BELOW_ALL = "own", "all"
 """How far a grant of a scope reaches below it: to what its owner owns, or to everything."""

@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.backends.interface import Suspension
 from holdfast.engine import trace_context
 from holdfast.errors import Invalid, Veto
-from holdfast.hooks.calls import Call, Result
+from holdfast.hooks.context import Call, Result
 from holdfast.hooks.workers import LoopThread, Workers
 
 _THREADS = 32

@@ -19,7 +19,7 @@ from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held
 from holdfast.engine.types import to_datetime
 from holdfast.errors import NotFound
-from holdfast.history.changes import Compared, Diff
+from holdfast.history.diff_result import Compared, Diff
 from holdfast.history.revisions import resolve
 
 T = TypeVar("T")

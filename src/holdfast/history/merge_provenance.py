@@ -15,8 +15,8 @@ from holdfast.engine.model.json_diff import Path
 from holdfast.engine.model.nodes import Item, Origin
 from holdfast.engine.row_format import MERGE, Line
 from holdfast.history.ancestry import further_parents
-from holdfast.history.looking import Found, Look
-from holdfast.history.tracing import Tracer
+from holdfast.history.past_reader import Found, Look
+from holdfast.history.provenance import Tracer
 
 
 class Crossing:

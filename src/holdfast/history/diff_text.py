@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.model.json_diff import NOTHING, plain_of
 from holdfast.history.paths import path_text
-from holdfast.history.words import NEW, OLD, SAME, Span
-from holdfast.history.words import lines as line_spans
+from holdfast.history.text_diff import NEW, OLD, SAME, Span
+from holdfast.history.text_diff import lines as line_spans
 
 if TYPE_CHECKING:
-    from holdfast.history.changes import Change
+    from holdfast.history.diff_result import Change
 
 Line: TypeAlias = list[tuple[str, str]]
 """Texts with their styles: `place`, `old`, `new`, `old word`, `new word`, or none."""

@@ -12,10 +12,10 @@ from holdfast.engine.guard import FREELY, Action, Guard, Permit
 from holdfast.engine.lines import Memo
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import Denied, Invalid
-from holdfast.security.access import Access, Rights
-from holdfast.security.identity import OWN_KINDS, Identity, check_plain
-from holdfast.security.noting import WINDOW, Notes, escaped
-from holdfast.security.policy import Policy
+from holdfast.security.access.identity import OWN_KINDS, Identity, check_plain
+from holdfast.security.access.policy import Policy
+from holdfast.security.access.registry import Access, Rights
+from holdfast.security.audit.recorder import WINDOW, Notes, escaped
 
 Mode: TypeAlias = Literal["strict", "read-only", "custom"]
 MODES = ("strict", "read-only", "custom")

@@ -16,10 +16,10 @@ from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, Path, decoded, 
 from holdfast.engine.projection.rendering import Message, messages
 from holdfast.engine.projection.rows import is_hidden
 from holdfast.errors import Conflict, Invalid
-from holdfast.history import rendering
-from holdfast.history.patching import apply_patch
+from holdfast.history import diff_text
+from holdfast.history.json_patch import apply_patch
 from holdfast.history.paths import path_text
-from holdfast.history.words import Span, words
+from holdfast.history.text_diff import Span, words
 
 
 class Compared(NamedTuple):
@@ -186,9 +186,9 @@ class Diff:
         """The summary as text, a line for each channel."""
         return "\n".join(map(str, self.summary))
 
-    def lines(self, *, by_word: bool = False) -> Iterator[rendering.Line]:
+    def lines(self, *, by_word: bool = False) -> Iterator[diff_text.Line]:
         """The changes for people, line by line: each a list of styles and texts."""
-        return rendering.lines(self.changes, by_word=by_word)
+        return diff_text.lines(self.changes, by_word=by_word)
 
     def text(self, *, by_word: bool = False) -> str:
         """The summary, and then the changes, as text. With `by_word`, changed texts as `[-old-]{+new+}` words."""

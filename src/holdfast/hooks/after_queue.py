@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextvars import Context
 
 from holdfast.engine.events import Event
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.context import Subject
 from holdfast.hooks.hook import Hook, log
 from holdfast.hooks.workers import Workers
 

@@ -24,8 +24,8 @@ from holdfast.engine.model.nodes import Item, Origin
 from holdfast.engine.model.operations import Change, EditList, EditMap, Keep, Set
 from holdfast.engine.row_format import MERGE, Line, Point, open_step
 from holdfast.engine.state_loader import Held
-from holdfast.history.comparing import Spot, differences
-from holdfast.history.looking import NOWHERE, Found, Look
+from holdfast.history.comparison import Spot, differences
+from holdfast.history.past_reader import NOWHERE, Found, Look
 
 _FEW, _PAGE = 2, 256
 """How many steps are read at a time where each has to be looked at: at first, and after a while."""

@@ -20,7 +20,7 @@ from holdfast.engine.row_format import Line, Point, readable
 from holdfast.engine.state_loader import Held
 from holdfast.engine.trace_context import Trace
 from holdfast.errors import Veto
-from holdfast.hooks.calls import Subject
+from holdfast.hooks.context import Subject
 
 LINE = f"{MARK}hooks"
 """The line whose steps tell of hooks that ran after a change, or refused one."""

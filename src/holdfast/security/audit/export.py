@@ -24,9 +24,9 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Header, Parent, commit_hash
 from holdfast.engine.row_format import Line, open_event
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.security.audit import Finding, Told, chain, lines_of, mismatches, steps_of
-from holdfast.security.carrying import REMOVE, STEP
-from holdfast.security.noting import AUDIT
+from holdfast.security.audit.recorder import AUDIT
+from holdfast.security.audit.retain import REMOVE, STEP
+from holdfast.security.audit.verify import Finding, Told, chain, lines_of, mismatches, steps_of
 
 _MARK, _FORMAT = "holdfast audit", 1
 _COLUMNS = tuple(EVENTS.columns)
