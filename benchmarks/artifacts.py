@@ -10,7 +10,7 @@ from pathlib import Path
 
 import holdfast
 from benchmarks.measure import Figure
-from holdfast.state.artifacts import Source
+from holdfast.state.artifacts.api import Source
 
 ARTIFACTS = 100_000
 _BATCH, _EVERY, _ROUNDS = 2_000, 100, 50

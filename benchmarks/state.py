@@ -22,7 +22,7 @@ import holdfast
 from benchmarks.measure import Figure, Job, Result, Table, in_turns, missing, percentiles
 from benchmarks.servers import Missing, redis
 from holdfast.codec import default_codec
-from holdfast.state.scoped import State
+from holdfast.state.scope_state import State
 
 _KEYS = 100
 _MANY = 100_000

@@ -14,8 +14,8 @@ from holdfast.security.access.identity_guard import MODES, How, IdentityGuard, M
 from holdfast.security.access.policy import Policy, Right
 from holdfast.security.access.registry import Access
 from holdfast.security.handle import Handle
-from holdfast.state.face import Parts, ScopedOperations, named
-from holdfast.state.rights import Granted, Until, Who, grant_id, shown, wanted
+from holdfast.state.access_api import Granted, Until, Who, grant_id, shown, wanted
+from holdfast.state.api import Parts, ScopedOperations, named
 
 
 def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> How:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from holdfast.agents.face import AGENTS
 from holdfast.backends.runtime.drivers import either
-from holdfast.state.face import Parts
-from holdfast.state.owner import OwnerOperations
+from holdfast.state.api import Parts
+from holdfast.state.owner_api import OwnerOperations
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting, AsyncActing

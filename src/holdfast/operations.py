@@ -26,7 +26,7 @@ from holdfast.engine.validation import Path
 from holdfast.errors import Invalid, NotFound
 from holdfast.faces import OwnerFace
 from holdfast.security.handle import Handle
-from holdfast.state.face import StateTransaction
+from holdfast.state.api import StateTransaction
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit, Saving

@@ -12,7 +12,7 @@ from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
 from holdfast.ops.jobs import Jobs
-from holdfast.state.reading import View, viewed
+from holdfast.state.reader import View, viewed
 from holdfast.store import Store
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, timed
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from holdfast.acting import Acting
 from holdfast.agents import persistent
 from holdfast.engine.model.scopes import Scope
-from holdfast.state.artifacts import Source
+from holdfast.state.artifacts.api import Source
 from tests.security.world import KEY, AsyncSpy, Spy, World
 
 Probe: TypeAlias = Callable[[World, Any], Any]

@@ -22,17 +22,17 @@ from holdfast.agents import (
     PersistentAgent,
 )
 from holdfast.errors import Denied, Invalid
-from holdfast.state.artifacts import Artifacts, AsyncArtifacts
-from holdfast.state.face import StateTransaction
-from holdfast.state.scoped import AsyncState, State
-from holdfast.state.sessions import AsyncSession, AsyncSessions, Session, Sessions
-from holdfast.state.sharing.broadcast import AsyncTopic, Topic
+from holdfast.state.api import StateTransaction
+from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
+from holdfast.state.scope_state import AsyncState, State
+from holdfast.state.sessions.api import AsyncSession, AsyncSessions, Session, Sessions
 from holdfast.state.sharing.documents import AsyncDocument, Document
 from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
 from holdfast.state.sharing.requests import AsyncRequests, Requests
-from holdfast.state.sharing.subscriptions import AsyncSubscription, Subscription
+from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
+from holdfast.state.sharing.topic import AsyncTopic, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
-from holdfast.state.watching import AsyncWatch, Watch
+from holdfast.state.watcher import AsyncWatch, Watch
 from tests.security.probes import HARMLESS, PROBES, QUIET, Probe, spy
 from tests.security.world import KEY, SECRET, World, done
 

@@ -20,7 +20,7 @@ from holdfast.backends.tables import EVENTS
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, HoldfastError, Invalid
 from holdfast.security.access.policy import Policy
-from holdfast.state.sharing import chains
+from holdfast.state.sharing import segmented_log
 from holdfast.store import Store
 from holdfast.upkeep.retention import Retention
 from tests.state.kit import Clock, store_on
@@ -106,7 +106,7 @@ def test_what_is_written_while_a_session_ends_is_told_of(clock: Clock, there: bo
 def test_a_topic_that_is_trimmed_or_deleted_leaves_its_rows(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "LENGTH", 4)
+    monkeypatch.setattr(segmented_log, "LENGTH", 4)
     a = store.acting_as(agent="a")
     topic = a.topic("news", agent="a")
     for number in range(10):

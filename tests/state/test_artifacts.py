@@ -18,11 +18,11 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINKS, OBJECTS
 from holdfast.engine.model.scopes import MARK
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient, Unsupported
-from holdfast.state import artifact_content
-from holdfast.state.artifact_records import Records
-from holdfast.state.artifacts import Source
-from holdfast.state.books import Changed, packed
-from holdfast.state.reading import View
+from holdfast.state.artifacts.api import Source
+from holdfast.state.artifacts.content import CHUNK
+from holdfast.state.artifacts.records import Records
+from holdfast.state.reader import View
+from holdfast.state.system_record import Changed, packed
 from holdfast.store import Store
 from tests.ops.kit import DAY, Clock, awaited, timed
 
@@ -57,7 +57,7 @@ class Pipe:
         return self._file.read(min(size, 300_000))
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", LARGE[:4097], LARGE[: artifact_content.CHUNK], LARGE], ids=len)
+@pytest.mark.parametrize("content", [b"", b"hello", LARGE[:4097], LARGE[:CHUNK], LARGE], ids=len)
 @pytest.mark.parametrize("how", ["bytes", "path", "file", "pipe"])
 def test_what_is_registered_is_read_back(store: Store, tmp_path: Path, content: bytes, how: str) -> None:
     (tmp_path / "report.bin").write_bytes(content)
@@ -76,7 +76,7 @@ def test_what_is_registered_is_read_back(store: Store, tmp_path: Path, content: 
     store.artifacts.save(made.id, tmp_path / "copy.bin")
     assert (tmp_path / "copy.bin").read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.bin", "report.bin"]
-    assert len(content_lines(store)) == (len(content) > artifact_content.CHUNK)
+    assert len(content_lines(store)) == (len(content) > CHUNK)
 
 
 def test_large_content_is_never_in_memory_as_a_whole(store: Store) -> None:
@@ -93,7 +93,7 @@ def test_large_content_is_never_in_memory_as_a_whole(store: Store) -> None:
 
     source = Endless(20 << 20)
     made = store.artifacts.register(source, id="zeros")
-    assert source.most <= artifact_content.CHUNK + 1
+    assert source.most <= CHUNK + 1
     assert made.size == 20 << 20
     (rows,) = run(store.engine.ground.backend.read([Scan(OBJECTS, ("",), bodies=True)]))
     assert max(len(row.body) for row in rows) <= 1 << 20
@@ -178,7 +178,7 @@ def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_p
     with pytest.raises(Corrupt, match="not what was registered"):
         store.artifacts.read("large")
     with store.artifacts.open("large") as file:
-        assert len(file.read(artifact_content.CHUNK)) == artifact_content.CHUNK
+        assert len(file.read(CHUNK)) == CHUNK
         with pytest.raises(Corrupt):
             file.read(len(LARGE))
     with pytest.raises(Corrupt):
@@ -376,7 +376,7 @@ def test_the_same_awaited(store: Store, tmp_path: Path) -> None:
         other = awaited(store)
         made = await other.artifacts.register(LARGE, id="a", type="t")
         assert [each async for each in await other.artifacts.open("a")] == [
-            LARGE[start : start + artifact_content.CHUNK] for start in range(0, len(LARGE), artifact_content.CHUNK)
+            LARGE[start : start + CHUNK] for start in range(0, len(LARGE), CHUNK)
         ]
         async with await other.artifacts.open("a") as content:
             assert await content.read() == LARGE
@@ -412,7 +412,7 @@ def test_one_that_is_deleted_while_it_is_read_is_not_called_damaged(store: Store
     found = run(Records(store._handle).get("a"))
     reading = Records(store._handle).pieces("a", found)
     if size == len(LARGE):
-        assert run(reading.next()) == LARGE[: artifact_content.CHUNK]
+        assert run(reading.next()) == LARGE[:CHUNK]
     store.artifacts.delete("a")
     with pytest.raises(NotFound):
         run(reading.all())

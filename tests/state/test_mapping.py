@@ -123,7 +123,7 @@ def test_patches(store: Store) -> None:
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_only_the_change_is_stored(folded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.state.writing.FOLD_EVERY", 3 if folded else 1000)
+    monkeypatch.setattr("holdfast.state.writer.FOLD_EVERY", 3 if folded else 1000)
     backend = InterferingBackend()
     state = store_on(backend, Clock()).state(agent="a")
     state["map"] = {f"key {n}": f"a value of some length, {n}" for n in range(2000)}

@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Point
 from holdfast.errors import Conflict, Invalid
-from holdfast.state.scoped import State
+from holdfast.state.scope_state import State
 from tests.state.kit import Clock, store_on
 from tests.state.test_transactions import refused
 from tests.support.interference import InterferingBackend

@@ -84,7 +84,7 @@ def verify(folder: Path, labels: Labels) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_acknowledged_is_lost_by_a_power_cut(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.state.writing.FOLD_EVERY", 4)
+    monkeypatch.setattr("holdfast.state.writer.FOLD_EVERY", 4)
     assert check_cuts(recorded("full"), verify, cuts=200, seed=seed) == 200
 
 

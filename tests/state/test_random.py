@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from holdfast import MISSING
 from holdfast.errors import Conflict, NotFound
-from holdfast.state import writing
-from holdfast.state.scoped import State
+from holdfast.state import writer
+from holdfast.state.scope_state import State
 from tests.codec.values import identical
 from tests.servers.places import place
 from tests.state.kit import SECOND, Place
@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
     ],
 )
 def test_scoped_state(kind: str, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "FOLD_EVERY", 5)
+    monkeypatch.setattr(writer, "FOLD_EVERY", 5)
     machine = type("Machine", (Machine,), {"url": place(kind, tmp_path)})
     run_state_machine_as_test(
         machine,

@@ -17,9 +17,9 @@ from holdfast.backends.tables import LINES, LINKS, SPACES, STEPS
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
-from holdfast.state import session_ends
-from holdfast.state.lapsing import lapse
-from holdfast.state.session_records import LAPSE, Records
+from holdfast.state.expiry import lapse
+from holdfast.state.sessions import lifecycle
+from holdfast.state.sessions.records import LAPSE, Records
 from holdfast.store import Store
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
@@ -368,7 +368,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
     for on_end in ("archive", "delete"):
         session = store.sessions.start(on_end, on_end=on_end)
         session.state["k"] = 1
-        late, taken = store.state(session=on_end, agent="late"), session_ends.Ends._ended
+        late, taken = store.state(session=on_end, agent="late"), lifecycle.Ends._ended
 
         async def ended(self: Any, *args: Any, late: Any = late, taken: Any = taken, **kwargs: Any) -> Any:
             if not len(late):
@@ -376,7 +376,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
             return await taken(self, *args, **kwargs)
 
         with monkeypatch.context() as patched:
-            patched.setattr(session_ends.Ends, "_ended", ended)
+            patched.setattr(lifecycle.Ends, "_ended", ended)
             session.end()
         assert dict(late) == {}
         with pytest.raises(Denied):

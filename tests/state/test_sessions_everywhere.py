@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Denied
-from holdfast.state.artifact_content import CHUNK
+from holdfast.state.artifacts.content import CHUNK
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly
 

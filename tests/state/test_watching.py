@@ -26,8 +26,8 @@ from holdfast.engine.guard import FREELY, Guard, Permit
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, Invalid
 from holdfast.security.handle import Handle
-from holdfast.state.scoped import State
-from holdfast.state.watching import Changed
+from holdfast.state.scope_state import State
+from holdfast.state.watcher import Changed
 from tests.agents.autosaved import patiently, timely
 from tests.servers.places import place
 from tests.state.kit import Clock, awaited, store_on
@@ -129,7 +129,7 @@ def test_a_large_step_says_the_versions_before(store: Store) -> None:
 
 
 def test_large_values_and_folded_states(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.state.writing.FOLD_EVERY", 3)
+    monkeypatch.setattr("holdfast.state.writer.FOLD_EVERY", 3)
     state = store.state(agent="a")
     long = "words " * 50_000
     watch = state.watch()

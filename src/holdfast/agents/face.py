@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.state.face import ScopedOperations, feature
+from holdfast.state.api import ScopedOperations, feature
 
 if TYPE_CHECKING:
     from holdfast.agents.live.agents import Agents, AsyncAgents

@@ -19,7 +19,7 @@ from holdfast.errors import Invalid, NotFound
 if TYPE_CHECKING:
     from holdfast.acting import Acting
     from holdfast.security.access.policy import Policy
-    from holdfast.state.rights import Granted, StoreAccess
+    from holdfast.state.access_api import Granted, StoreAccess
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
 _RIGHTS = click.Choice(("read", "write", "both"))

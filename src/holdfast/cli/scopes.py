@@ -17,7 +17,7 @@ from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting
-    from holdfast.state.scoped import State
+    from holdfast.state.scope_state import State
     from holdfast.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.acting import Acting
-    from holdfast.state.sessions import Session as Kept
+    from holdfast.state.sessions.api import Session as Kept
     from holdfast.store import Store
 
 _PAGE = 200
@@ -92,7 +92,7 @@ def start(
     holdfast session start
     holdfast session start chat-1 --user alice --meta channel=web --idle 30m
     """
-    from holdfast.state.sessions import RETENTION
+    from holdfast.state.sessions.api import RETENTION
 
     there = acting(session, identity, write=True, create=create)
     made = there.sessions.start(

@@ -16,9 +16,9 @@ from holdfast.cli.text import ago, in_words, safe
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from holdfast.state.listing import ScopeInfo
-    from holdfast.state.reading import Item
-    from holdfast.state.scoped import State
+    from holdfast.state.reader import Item
+    from holdfast.state.scope_listing import ScopeInfo
+    from holdfast.state.scope_state import State
 
 _PAGE = 200
 _HEADS = ("SCOPE", "KEYS", "VERSION", "UPDATED")

@@ -14,8 +14,8 @@ from holdfast.cli.scopes import as_option, moment, short, state_of
 from holdfast.cli.text import ago, clock, plural, safe
 
 if TYPE_CHECKING:
-    from holdfast.state.scoped import State
-    from holdfast.state.watching import Changed
+    from holdfast.state.scope_state import State
+    from holdfast.state.watcher import Changed
 
 _HEADS = ("VERSION", "WHEN", "ACTION", "KEY", "BEFORE", "BY")
 _COLORS = {"delete": "red", "deleted": "red", "pruned": "yellow"}

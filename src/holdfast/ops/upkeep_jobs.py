@@ -14,9 +14,9 @@ from holdfast.engine.integrity.findings import Level
 from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
 from holdfast.ops.kinds import Context, Kind, Result, known_only
-from holdfast.state.artifact_records import Records as Artifacts
-from holdfast.state.lapsing import lapse
-from holdfast.state.sessions import SessionsOperations
+from holdfast.state.artifacts.records import Records as Artifacts
+from holdfast.state.expiry import lapse
+from holdfast.state.sessions.api import SessionsOperations
 from holdfast.store import Operations, Store
 from holdfast.upkeep.pruning import PrunedThread, Selection, prune
 from holdfast.upkeep.retention import Retention

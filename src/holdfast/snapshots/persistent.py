@@ -23,7 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.snapshots.gathering import Gathering
 from holdfast.snapshots.trees import check_fields
-from holdfast.state.face import ScopedOperations
+from holdfast.state.api import ScopedOperations
 
 _FIELDS = {
     "holdfast": str,

@@ -17,8 +17,8 @@ from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid, NotFound
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.reading import Stored, View, seen, viewed
-from holdfast.state.writing import Write, write
+from holdfast.state.reader import Stored, View, seen, viewed
+from holdfast.state.writer import Write, write
 
 When: TypeAlias = "datetime | int | str"
 """A time, a version (the number of a step of the scope), or a time as people write it: `2h`, `yesterday`."""

@@ -26,9 +26,9 @@ from holdfast.engine.row_format import Point
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, NotFound
 from holdfast.security.handle import Handle
-from holdfast.state.changing import expiry
-from holdfast.state.reading import View, seen
-from holdfast.state.writing import Write, Written, commit, pack_value
+from holdfast.state.key_changes import expiry
+from holdfast.state.reader import View, seen
+from holdfast.state.writer import Write, Written, commit, pack_value
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.backends.memory import Memory
 from holdfast.engine.trace_context import correlation
 from holdfast.errors import Conflict, Corrupt, Invalid, Veto
-from holdfast.state.sharing import chains
-from holdfast.state.sharing.broadcast import Topic
-from holdfast.state.sharing.subscriptions import Subscription
+from holdfast.state.sharing import segmented_log
+from holdfast.state.sharing.subscription import Subscription
+from holdfast.state.sharing.topic import Topic
 from holdfast.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
@@ -27,7 +27,7 @@ from tests.support.interference import InterferingBackend
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Links of a few steps, so that there are many."""
-    monkeypatch.setattr(chains, "LENGTH", 4)
+    monkeypatch.setattr(segmented_log, "LENGTH", 4)
     return iter(())
 
 
@@ -248,7 +248,7 @@ def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     with watched.interfere(lambda: other.publish("first")):
         assert one.publish("second").number == 2
     assert [message.value for message in one.read()] == ["first", "second"]
-    monkeypatch.setattr(chains, "_ATTEMPTS", 0)
+    monkeypatch.setattr(segmented_log, "_ATTEMPTS", 0)
     with pytest.raises(Conflict, match="others were first"):
         one.publish("never")
 
@@ -348,7 +348,7 @@ def test_a_step_without_a_message_is_noticed(store: Store) -> None:
     store.topic("news").publish(1)
     from holdfast.backends.runtime.drivers import run
     from holdfast.engine.model.scopes import Part, Scope
-    from holdfast.state.writing import Write, write
+    from holdfast.state.writer import Write, write
 
     link = Scope((Part("topic", "news"), Part("link", f"{0:012d}")))
     run(write(store._handle, {link: [Write("other", packed=b"\x01")]}))
@@ -435,7 +435,7 @@ class Machine(RuleBasedStateMachine):
         self.topic(which).trim()
         if seen:
             self.trimmed = max(
-                self.trimmed, min(seen, max(len(self.published) - 1, 0)) // chains.LENGTH * chains.LENGTH
+                self.trimmed, min(seen, max(len(self.published) - 1, 0)) // segmented_log.LENGTH * segmented_log.LENGTH
             )
 
     @invariant()
@@ -445,7 +445,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_a_topic_is_a_list_with_cursors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "LENGTH", 3)
+    monkeypatch.setattr(segmented_log, "LENGTH", 3)
     case = Machine.TestCase
     case.settings = settings(
         max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)

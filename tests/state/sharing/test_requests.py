@@ -14,7 +14,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Transient, Unanswered
-from holdfast.state.reading import viewed
+from holdfast.state.reader import viewed
 from holdfast.state.sharing.heartbeats import Heart, beating
 from holdfast.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.state.sharing import chains
+from holdfast.state.sharing import segmented_log
 from tests.servers.places import place
 
 
 @pytest.mark.parametrize("kind", ["file", "postgres", "mongodb", "redis", "s3"])
 def test_sharing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "LENGTH", 4)
+    monkeypatch.setattr(segmented_log, "LENGTH", 4)
     url = place(kind, tmp_path)
     with holdfast.open(url) as one, holdfast.open(url) as two:
         # Broadcast

@@ -29,7 +29,7 @@ from holdfast.agents.transfer.offers import Transfer
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.errors import Invalid
 from holdfast.security.handle import Handle
-from holdfast.state.face import feature
+from holdfast.state.api import feature
 
 
 class Keeping(Protocol):

@@ -21,12 +21,12 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.merge import LEAVE, Clash
 from holdfast.state import history
-from holdfast.state.changing import Change
 from holdfast.state.history import Past
-from holdfast.state.reading import Stored, View, viewed
-from holdfast.state.sharing.places import Place
+from holdfast.state.key_changes import Change
+from holdfast.state.reader import Stored, View, viewed
 from holdfast.state.sharing.polling import until
-from holdfast.state.writing import Write, pack_value, write
+from holdfast.state.sharing.resource import Place
+from holdfast.state.writer import Write, pack_value, write
 
 CONTENT = "content"
 """The key that holds a document; and that of its scope that one needs the right to."""

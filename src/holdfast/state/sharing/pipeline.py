@@ -1,10 +1,10 @@
 """Pipelines: items that go through stages, each handed on once.
 
-All of a pipeline is one line: for each stage a lane of work (`leasing`), the items' values, the results, and the items
-that went wrong too often. Handing an item on takes it away here and puts it there in one commit, by who holds it only:
-whichever process dies when, an item is in one place, and a stage's result is handed on once. A handler may be called
-again for an item, if its worker died before it was done with it. What is rewritten at each step is a few short keys;
-the cost does not grow with what went through before, and finished items are not kept unless they are results.
+All of a pipeline is one line: for each stage a lane of work (`work_queue`), the items' values, the results, and the
+items that went wrong too often. Handing an item on takes it away here and puts it there in one commit, by who holds it
+only: whichever process dies when, an item is in one place, and a stage's result is handed on once. A handler may be
+called again for an item, if its worker died before it was done with it. What is rewritten at each step is a few short
+keys; the cost does not grow with what went through before, and finished items are not kept unless they are results.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
-from holdfast.state.changing import nanoseconds
-from holdfast.state.reading import View, viewed
-from holdfast.state.sharing import leasing
+from holdfast.state.key_changes import nanoseconds
+from holdfast.state.reader import View, viewed
+from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heart, beating
-from holdfast.state.sharing.leasing import LEASE, Claim, Due, Refused, Taking
-from holdfast.state.sharing.places import Place
 from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.resource import Place
 from holdfast.state.sharing.trimming import KEPT, trim
-from holdfast.state.writing import Write, commit, pack_value
+from holdfast.state.sharing.work_queue import LEASE, Claim, Due, Refused, Taking
+from holdfast.state.writer import Write, commit, pack_value
 
 TRIES = 5
 """How often an item is tried at a stage, unless told otherwise."""
@@ -188,12 +188,12 @@ class PipelineOperations:
             found = [Write(key, "delete") for key in keys if await view.version(key)]
             gone = len(found)
             if not found:
-                raise leasing.Nothing("there are none")
+                raise work_queue.Nothing("there are none")
             return found
 
         try:
             await commit(handle, {self._place.own: writes})
-        except leasing.Nothing:
+        except work_queue.Nothing:
             return 0
         return gone
 
@@ -214,7 +214,7 @@ class PipelineOperations:
             return [
                 Write(f"dead/{name}", "delete"),
                 Write(_item(name), "put", packed=pack_value(handle, "item", record)),
-                leasing.put(handle, _lane(stage), name),
+                work_queue.put(handle, _lane(stage), name),
             ]
 
         await commit(handle, {self._place.own: writes})
@@ -264,7 +264,7 @@ class PipelineOperations:
             made = await self._stages_kept(view)
             for name, value in zip(names, packed, strict=True):
                 made.append(Write(_item(name), "put", packed=value))
-                made.append(leasing.put(handle, _lane(first), name, due=view.now + wait if wait else 0))
+                made.append(work_queue.put(handle, _lane(first), name, due=view.now + wait if wait else 0))
             return made
 
         await commit(handle, {self._place.own: writes})
@@ -311,7 +311,7 @@ class PipelineOperations:
             if after < len(self.stages):
                 if result is not MISSING:
                     made.append(Write(_item(task.id), "done", packed=pack_value(handle, "item", record)))
-                return [*made, leasing.put(handle, _lane(self.stages[after]), task.id)]
+                return [*made, work_queue.put(handle, _lane(self.stages[after]), task.id)]
             key = f"result/{task.id}"
             return [*made, Write(_item(task.id), "delete"), Write(key, "done", packed=pack_value(handle, key, record))]
 
@@ -329,16 +329,16 @@ class PipelineOperations:
             if not again:
                 return [gone, *self._buried(view, task.id, task.stage, record, told, claim.tries)]
             due = view.now + wait if wait else 0
-            return [gone, leasing.put(handle, claim.lane, task.id, claim.tries, due)]
+            return [gone, work_queue.put(handle, claim.lane, task.id, claim.tries, due)]
 
         await commit(handle, {self._place.own: writes})
         return again
 
     async def _extend(self, task: Task, lease: float) -> None:
-        await leasing.extend(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
+        await work_queue.extend(self._place.for_(task.stage), self._place.own, self._claim(task), lease, "item")
 
     async def _held(self, view: View, claim: Claim) -> dict[str, Any]:
-        await leasing.check(view, claim, "item")
+        await work_queue.check(view, claim, "item")
         found = await view.item(_item(claim.name))
         assert found is not None  # noqa: S101 - it goes with what holds it
         return _record(found.value)

@@ -1,6 +1,6 @@
 """Request and response: questions that one process asks, and one of many others answers.
 
-A request is work of one lane (`leasing`): a responder holds it while its handler is at work, and if it dies, another
+A request is work of one lane (`work_queue`): a responder holds it while its handler is at work, and if it dies, another
 gets it. The answer is put and the request taken away in one commit, and only by who holds it: each request is answered
 once. A request that was cancelled, or that is past its deadline, is handed out no more, and an answer to it is refused.
 Answers stay for a minute beyond the deadline, for one that asked and was started anew; they go by themselves.
@@ -17,14 +17,14 @@ from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine import trace_context
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Unanswered, Unsupported
-from holdfast.state.reading import View, viewed
-from holdfast.state.sharing import leasing
+from holdfast.state.reader import View, viewed
+from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heart, beating
-from holdfast.state.sharing.leasing import LEASE, Claim, Due, Refused, Taking
-from holdfast.state.sharing.places import Place
 from holdfast.state.sharing.polling import checked, until
+from holdfast.state.sharing.resource import Place
 from holdfast.state.sharing.trimming import KEPT, trim
-from holdfast.state.writing import Write, commit, pack_value
+from holdfast.state.sharing.work_queue import LEASE, Claim, Due, Refused, Taking
+from holdfast.state.writer import Write, commit, pack_value
 
 ASK, SERVE = "ask", "serve"
 """The keys of the requests' scope: one needs the right to write the first to ask, to read and write the second to
@@ -178,7 +178,7 @@ class RequestsOperations:
             end = _end(record["deadline"] + _KEPT, name)
             return [
                 Write(_item(name), "ask", packed=packed),
-                leasing.put(handle, _LANE, name),
+                work_queue.put(handle, _LANE, name),
                 Write(end, "ask", packed=pack_value(handle, end, True)),
                 *await _swept(view),
             ]
@@ -234,7 +234,7 @@ class RequestsOperations:
             if not await view.version(_item(id)):
                 raise self._unknown(id)
             gone = [Write(_item(id), "delete")]
-            gone += [Write(key, "delete") for key in [leasing.ready(_LANE, id)] if await view.version(key)]
+            gone += [Write(key, "delete") for key in [work_queue.ready(_LANE, id)] if await view.version(key)]
             # Of those that are held there are as many as responders at work.
             for key in await view.names(f"{_LANE}/held/"):
                 time, name = key.split("/")[-2:]
@@ -279,7 +279,7 @@ class RequestsOperations:
         packed = pack_value(handle, key, list(answer))
 
         async def writes(view: View) -> list[Write]:
-            await leasing.check(view, claim, "request")
+            await work_queue.check(view, claim, "request")
             if request._deadline <= view.now:
                 raise Conflict(
                     "the request is past its deadline, and is not answered any more",
@@ -310,7 +310,7 @@ class RequestsOperations:
         return True
 
     async def _extend(self, request: Request, lease: float) -> None:
-        await leasing.extend(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
+        await work_queue.extend(self._place.for_(SERVE), self._place.own, self._claim(request), lease, "request")
 
     def _claim(self, request: Request) -> Claim:
         if getattr(request, "_where", None) != self._place.own:
@@ -423,7 +423,7 @@ async def _swept(view: View) -> list[Write]:
         time, name = key.split("/")[1:]
         if int(time) > view.now:
             break
-        left = [leasing.ready(_LANE, name), _item(name), _given(name)]
+        left = [work_queue.ready(_LANE, name), _item(name), _given(name)]
         gone += [Write(each, "delete") for each in left if await view.version(each)]
         gone.append(Write(key, "delete"))
     return gone

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.engine import validation
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Point
-from holdfast.state.sharing.places import Place
+from holdfast.state.sharing.resource import Place
 
 KEPT = 1000
 """How many steps are kept, unless told otherwise."""

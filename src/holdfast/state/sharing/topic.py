@@ -1,7 +1,7 @@
 """Broadcast: a topic, whose messages each subscriber gets, all of them and in order.
 
 A message is a step of the topic's chain, so that none is lost or doubled, and all see them in one order. A subscriber
-is a name with a cursor of its own (`subscriptions`).
+is a name with a cursor of its own (`subscription`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from holdfast.engine.row_format import Point, open_step
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Corrupt, Invalid
 from holdfast.state import keys as names
-from holdfast.state.changing import nanoseconds
-from holdfast.state.reading import View
-from holdfast.state.sharing.chains import LINK, Chain, Page
-from holdfast.state.sharing.places import Place
-from holdfast.state.writing import Write, commit, pack_value
+from holdfast.state.key_changes import nanoseconds
+from holdfast.state.reader import View
+from holdfast.state.sharing.resource import Place
+from holdfast.state.sharing.segmented_log import LINK, Chain, Page
+from holdfast.state.writer import Write, commit, pack_value
 
 if TYPE_CHECKING:
-    from holdfast.state.sharing.subscriptions import AsyncSubscription, Subscription
+    from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
 
 MESSAGE = "message"
 """The key under which a step has its message; and that of the scope of the topic that one needs the right to."""
@@ -160,7 +160,7 @@ class TopicOperations:
         return await self._chain.delete(permit)
 
     async def _subscribers(self) -> list[Subscriber]:
-        from holdfast.state.sharing.subscriptions import cursor_of
+        from holdfast.state.sharing.subscription import cursor_of
 
         count, found = await self._chain.length(), []
         for scope in await self._readers():
@@ -187,7 +187,7 @@ class Topic(Sync, TopicOperations):
         the own of each identity: two agents that subscribe as `inbox` are two subscribers. Of two that are subscribed
         under one name at a time, the last one has it, and the other is told so (`Conflict`, code `lease-lost`).
         """
-        from holdfast.state.sharing.subscriptions import Subscription, subscribed
+        from holdfast.state.sharing.subscription import Subscription, subscribed
 
         return run(subscribed(Subscription, self._place, name, start))
 
@@ -197,7 +197,7 @@ class AsyncTopic(Async, TopicOperations):
 
     async def subscribe(self, name: str, *, start: Start = "now") -> AsyncSubscription:
         """The same as `Topic.subscribe`."""
-        from holdfast.state.sharing.subscriptions import AsyncSubscription, subscribed
+        from holdfast.state.sharing.subscription import AsyncSubscription, subscribed
 
         return await arun(subscribed(AsyncSubscription, self._place, name, start))
 

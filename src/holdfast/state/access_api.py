@@ -19,8 +19,8 @@ from holdfast.security.access.policy import Policy, Right, check_pattern, check_
 from holdfast.security.access.registry import Access, Wanted
 from holdfast.security.audit.recorder import Notes
 from holdfast.security.handle import Handle
-from holdfast.state.changing import nanoseconds
-from holdfast.state.face import Parts, named
+from holdfast.state.api import Parts, named
+from holdfast.state.key_changes import nanoseconds
 
 Until: TypeAlias = "datetime | timedelta | float | str | None"
 """When a grant expires: at a time, or so long from now: `timedelta(hours=1)`, `3600`, `"1h"`. None for never."""

@@ -16,13 +16,13 @@ from typing import NamedTuple, TypeVar
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine import validation
 from holdfast.errors import Conflict, Invalid
-from holdfast.state.reading import View
-from holdfast.state.sharing import chains
-from holdfast.state.sharing.broadcast import MESSAGE, Message, Start, messages, reader
-from holdfast.state.sharing.chains import Chain
-from holdfast.state.sharing.places import Place
+from holdfast.state.reader import View
+from holdfast.state.sharing import segmented_log
 from holdfast.state.sharing.polling import until
-from holdfast.state.writing import Write, pack_value
+from holdfast.state.sharing.resource import Place
+from holdfast.state.sharing.segmented_log import Chain
+from holdfast.state.sharing.topic import MESSAGE, Message, Start, messages, reader
+from holdfast.state.writer import Write, pack_value
 
 S = TypeVar("S", bound="SubscriptionOperations")
 
@@ -110,7 +110,7 @@ class SubscriptionOperations:
         if self._given > self._acknowledged:
             number, _ = await self._reader.append(self._place.for_(MESSAGE, "read"), self._moved)
             self._acknowledged = self._given
-            if number and not number % chains.LENGTH:
+            if number and not number % segmented_log.LENGTH:
                 await self._reader.drop(lambda *_: True)  # only the last one matters
 
     async def _moved(self, view: View) -> list[Write]:

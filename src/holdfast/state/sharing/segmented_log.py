@@ -20,8 +20,8 @@ from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Conflict, Denied
 from holdfast.security.audit.retain import remove
 from holdfast.security.handle import Handle
-from holdfast.state.reading import View, seen
-from holdfast.state.writing import Write, Written, commit, pack_value
+from holdfast.state.reader import View, seen
+from holdfast.state.writer import Write, Written, commit, pack_value
 
 T = TypeVar("T")
 

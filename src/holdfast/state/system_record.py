@@ -24,8 +24,8 @@ from holdfast.engine.state_loader import Held
 from holdfast.engine.step_info import Head
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.reading import View, latest
-from holdfast.state.writing import FOLD_EVERY, pack_value
+from holdfast.state.reader import View, latest
+from holdfast.state.writer import FOLD_EVERY, pack_value
 
 
 @dataclass(slots=True)

@@ -27,9 +27,9 @@ from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupp
 from holdfast.hooks.feature_hooks import calling
 from holdfast.security.access.identity import owns
 from holdfast.security.handle import Handle
-from holdfast.state import linking
-from holdfast.state.artifact_content import AsyncContent, Binary, Taking, as_file
-from holdfast.state.artifact_records import Artifact, New, Record, Records, Removed, no_artifact
+from holdfast.state import artifact_links
+from holdfast.state.artifacts.content import AsyncContent, Binary, Taking, as_file
+from holdfast.state.artifacts.records import Artifact, New, Record, Records, Removed, no_artifact
 
 MAX_ID = 900
 """How many bytes of UTF-8 the id of an artifact has at most: versions of keys stand before it where links are kept."""
@@ -113,7 +113,7 @@ class ArtifactsOperations:
         given = list(validation.several(sources, "artifact"))
         for each in given:
             if not isinstance(each, Source):
-                raise Invalid("an artifact is given as holdfast.state.artifacts.Source(…)", where=repr(each)[:80])
+                raise Invalid("an artifact is given as holdfast.state.artifacts.api.Source(…)", where=repr(each)[:80])
         return await self._register(given) if given else []
 
     async def _register(self, given: list[Source]) -> list[Artifact]:
@@ -240,9 +240,9 @@ class ArtifactsOperations:
         found: list[Linked] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
-            rows = await self._records.book.linked(linking.CHANGE, id, after, page)
+            rows = await self._records.book.linked(artifact_links.CHANGE, id, after, page)
             for row in rows:
-                made = linking.of_change(row)
+                made = artifact_links.of_change(row)
                 if not actor or owns(own, made.scope):
                     found.append(_linked(made, str(row.key[4])))
             if len(rows) < page:
@@ -267,20 +267,20 @@ class ArtifactsOperations:
         wanted = None if key is None else guard.key(at, key)
         count, number = validation.count(limit, "limit"), validation.optional_count(version, "version")
         await guard.allow("read", at, () if wanted is None else (wanted,))
-        prefix: tuple[Any, ...] = (*self._handle.line(at), linking.ARTIFACT)
+        prefix: tuple[Any, ...] = (*self._handle.line(at), artifact_links.ARTIFACT)
         start, stop = _after(after), tuple[str, ...]()
         if wanted is not None:
             prefix, start = (*prefix, wanted), start[1:]
             if number is not None:
-                start = max(start, (linking.from_version(number),))
-                stop = (linking.from_version(number + 1),)
+                start = max(start, (artifact_links.from_version(number),))
+                stop = (artifact_links.from_version(number + 1),)
         found: list[Linked] = []
         while len(found) < count:
             page = min(_PAGE, count - len(found) + 1)
             query = Scan(LINKS, prefix, start=start, stop=stop, limit=page)
             (rows,) = await self._handle.engine.ground.backend.read([query])
             for row in rows:
-                made = linking.of_key(at, row)
+                made = artifact_links.of_key(at, row)
                 if number in (None, made.version):
                     found.append(_linked(made, f"{len(made.key)} {made.key}{row.key[4]!s}"))
             if len(rows) < page:
@@ -386,7 +386,7 @@ class AsyncArtifacts(Async, ArtifactsOperations):
     """The same, for asyncio."""
 
 
-def _linked(made: linking.Made, cursor: str) -> Linked:
+def _linked(made: artifact_links.Made, cursor: str) -> Linked:
     return Linked(made.artifact, made.scope, made.key, made.version, made.id, to_datetime(made.time), cursor)
 
 

@@ -22,10 +22,10 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Invalid, NotFound
 from holdfast.security.handle import Handle
-from holdfast.state.changing import nanoseconds
-from holdfast.state.scoped import AsyncState, State
-from holdfast.state.session_ends import EXPIRED, Collected, Ends
-from holdfast.state.session_records import OnEnd, Record, Records, Status
+from holdfast.state.key_changes import nanoseconds
+from holdfast.state.scope_state import AsyncState, State
+from holdfast.state.sessions.lifecycle import EXPIRED, Collected, Ends
+from holdfast.state.sessions.records import OnEnd, Record, Records, Status
 
 S = TypeVar("S", bound="SessionOperations")
 

@@ -14,10 +14,10 @@ from holdfast.engine.events import Event
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.books import Changed, edited
-from holdfast.state.living import kept_by
-from holdfast.state.reading import View, viewed
-from holdfast.state.session_records import LAPSE
+from holdfast.state.reader import View, viewed
+from holdfast.state.session_guard import kept_by
+from holdfast.state.sessions.records import LAPSE
+from holdfast.state.system_record import Changed, edited
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many scopes were looked at, of how many, and which was the last."""

@@ -36,7 +36,7 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.security.handle import Handle
 from holdfast.state import history
 from holdfast.state import keys as names
-from holdfast.state.reading import seen
+from holdfast.state.reader import seen
 
 DELETED = "deleted"
 """The action of a change that tells that a whole scope was deleted."""

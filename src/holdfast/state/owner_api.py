@@ -12,7 +12,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime, to_time
 from holdfast.errors import Invalid
 from holdfast.security.access.identity import Identity, identity_of
-from holdfast.state.face import Parts, ScopedOperations, feature
+from holdfast.state.api import Parts, ScopedOperations, feature
 
 if TYPE_CHECKING:
     from holdfast.hooks.api import AsyncHooks, Hooks
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.security.audit.query import Audited
     from holdfast.security.audit.recorder import Notes
     from holdfast.security.audit.verify import Report
-    from holdfast.state.rights import AsyncStoreAccess, StoreAccess, Who
+    from holdfast.state.access_api import AsyncStoreAccess, StoreAccess, Who
 
 _MICROSECOND = 999
 """Times come to the microsecond, and stand for its end; a look goes back to its start."""
@@ -33,13 +33,13 @@ class OwnerOperations(ScopedOperations):
     _noted: Notes | None = None
 
     def _access(self) -> StoreAccess:
-        """The rights of identities, given and taken. See `holdfast.state.rights`."""
-        from holdfast.state.rights import StoreAccess
+        """The rights of identities, given and taken. See `holdfast.state.access_api`."""
+        from holdfast.state.access_api import StoreAccess
 
         return StoreAccess(self._handle, self._notes())
 
     def _async_access(self) -> AsyncStoreAccess:
-        from holdfast.state.rights import AsyncStoreAccess
+        from holdfast.state.access_api import AsyncStoreAccess
 
         return AsyncStoreAccess(self._handle, self._notes())
 

@@ -13,11 +13,11 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.security.handle import Handle
-from holdfast.state import history, moving
-from holdfast.state.changing import Change, OnConflict, computing, expiry, setting
-from holdfast.state.reading import Item, Looking
-from holdfast.state.watching import AsyncWatch, Watch
-from holdfast.state.writing import Write, Written, pack_value, write
+from holdfast.state import history, scope_copy
+from holdfast.state.key_changes import Change, OnConflict, computing, expiry, setting
+from holdfast.state.reader import Item, Looking
+from holdfast.state.watcher import AsyncWatch, Watch
+from holdfast.state.writer import Write, Written, pack_value, write
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
@@ -164,18 +164,18 @@ class StateOperations:
     @operation
     async def clear(self) -> None:
         """Take all keys away, as one step."""
-        await moving.clear(self._handle, self.scope)
+        await scope_copy.clear(self._handle, self.scope)
 
     @operation
     async def copy_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
         """Copy all keys into another scope, as one step there. Raises `Conflict`, and copies nothing, if that has one
         of them already, unless they may be overwritten. Returns how many keys were copied."""
-        return await moving.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
+        return await scope_copy.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
 
     @operation
     async def move_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
         """The same, and take them away here, at once."""
-        return await moving.move(self._handle, self.scope, _scope(other), overwrite=overwrite)
+        return await scope_copy.move(self._handle, self.scope, _scope(other), overwrite=overwrite)
 
     # History ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class StateOperations:
     async def diff(self, a: datetime | int | str, b: datetime | int | str | None = None) -> Diff:
         """What differs between the scope at two moments, each a time, a version or an age; without the second, between
         then and now."""
-        from holdfast.state.comparing import diff
+        from holdfast.state.diff import diff
 
         return await diff(self._handle, self.scope, a, b)
 

@@ -27,10 +27,10 @@ from holdfast.errors import Conflict, Denied, NotFound
 from holdfast.hooks.feature_hooks import Calling, calling
 from holdfast.security.audit.retain import removal
 from holdfast.state import keys as names
-from holdfast.state.books import Changed, edited, packed, records
-from holdfast.state.living import mark, not_ended
-from holdfast.state.reading import Stored, View, seen
-from holdfast.state.session_records import Record, Records, Seen, moment
+from holdfast.state.reader import Stored, View, seen
+from holdfast.state.session_guard import mark, not_ended
+from holdfast.state.sessions.records import Record, Records, Seen, moment
+from holdfast.state.system_record import Changed, edited, packed, records
 
 _ATTEMPTS = 100
 """How often an end is tried anew because somebody was at work meanwhile."""

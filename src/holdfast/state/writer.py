@@ -26,13 +26,13 @@ from holdfast.engine.state_loader import Held, weigh
 from holdfast.engine.step_info import Head
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.security.handle import Handle
+from holdfast.state import artifact_links
 from holdfast.state import keys as names
-from holdfast.state import linking
-from holdfast.state.living import alive
-from holdfast.state.reading import Stored, View
+from holdfast.state.reader import Stored, View
+from holdfast.state.session_guard import alive
 
 if TYPE_CHECKING:
-    from holdfast.state.hooked import KeyHooks
+    from holdfast.state.key_hooks import KeyHooks
 
 FOLD_EVERY = 128
 """Steps of scopes are small, and many keys lie in nodes of their own: they are folded less often than threads."""
@@ -293,7 +293,7 @@ class _LineEdit:
         made = rows(self._line, id, self._told)
         if self._trace.artifacts:
             keys = [each.key for each in self.written]
-            made += linking.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
+            made += artifact_links.rows(self._line, id, self._version, self._time, keys, self._trace.artifacts)
         return made
 
 
@@ -308,7 +308,7 @@ def pack_value(handle: Handle, key: str, value: Any) -> Packed:
 @cache
 def _key_hooks() -> Callable[[Handle, str, trace_context.Trace], KeyHooks | None]:
     """What finds the hooks of changes. Loaded only here, since most stores have none."""
-    from holdfast.state.hooked import key_hooks
+    from holdfast.state.key_hooks import key_hooks
 
     return key_hooks
 

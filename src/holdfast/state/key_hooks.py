@@ -17,8 +17,8 @@ from holdfast.hooks.context import Subject, packed_notes
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Points, Registry
 from holdfast.security.handle import Handle
-from holdfast.state.reading import Stored
-from holdfast.state.writing import pack_value
+from holdfast.state.reader import Stored
+from holdfast.state.writer import pack_value
 
 
 class KeyHooks:

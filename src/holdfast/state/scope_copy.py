@@ -8,8 +8,8 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict, Invalid
 from holdfast.security.handle import Handle
-from holdfast.state.reading import Stored, View, viewed
-from holdfast.state.writing import Check, Write, write
+from holdfast.state.reader import Stored, View, viewed
+from holdfast.state.writer import Check, Write, write
 
 _ATTEMPTS = 100
 """How often a scope is moved anew because it changed meanwhile."""

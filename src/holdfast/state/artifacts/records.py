@@ -18,12 +18,12 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.hooks.feature_hooks import Calling
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.artifact_content import LINES_OF, Content, Pieces, content_line, inline
-from holdfast.state.books import Book, Changed, Kept, Link, packed, records
-from holdfast.state.linking import BOOK, CHANGE
-from holdfast.state.living import kept_by
-from holdfast.state.reading import View, seen
-from holdfast.state.writing import FOLD_EVERY
+from holdfast.state.artifact_links import BOOK, CHANGE
+from holdfast.state.artifacts.content import LINES_OF, Content, Pieces, content_line, inline
+from holdfast.state.reader import View, seen
+from holdfast.state.session_guard import kept_by
+from holdfast.state.system_record import Book, Changed, Kept, Link, packed, records
+from holdfast.state.writer import FOLD_EVERY
 
 IN_RECORD, INLINE, OWN_LINE, ELSEWHERE = "record", "inline", "line", "elsewhere"
 """Where content is: in the record, under its hash in the line of the artifacts, in a line of its own, or not in the

@@ -17,16 +17,16 @@ from holdfast.errors import Conflict, Invalid
 from holdfast.security.handle import Handle
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
-    from holdfast.state.artifacts import Artifacts, AsyncArtifacts
-    from holdfast.state.listing import ScopeInfo
-    from holdfast.state.scoped import AsyncState, State
-    from holdfast.state.sessions import AsyncSessions, Sessions
-    from holdfast.state.sharing.broadcast import AsyncTopic, Topic
+    from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
+    from holdfast.state.scope_listing import ScopeInfo
+    from holdfast.state.scope_state import AsyncState, State
+    from holdfast.state.sessions.api import AsyncSessions, Sessions
     from holdfast.state.sharing.documents import AsyncDocument, Document
     from holdfast.state.sharing.pipeline import AsyncPipeline, Pipeline
-    from holdfast.state.sharing.places import Pattern, Place
     from holdfast.state.sharing.requests import AsyncRequests, Requests
-    from holdfast.state.writing import Written
+    from holdfast.state.sharing.resource import Pattern, Place
+    from holdfast.state.sharing.topic import AsyncTopic, Topic
+    from holdfast.state.writer import Written
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -79,12 +79,12 @@ class ScopedOperations:
         Parts nest: `state(workflow="w1", step="fetch")` is a scope of its own inside `state(workflow="w1")`. In which
         order they are given makes no difference. A scope can also be given as text: `state("workflow:w1/step:fetch")`.
         """
-        from holdfast.state.scoped import State
+        from holdfast.state.scope_state import State
 
         return State(self._handle, named(self._handle, scope, parts))
 
     def _async_state(self, scope: Scope | str | None = None, /, **parts: Unpack[Parts]) -> AsyncState:
-        from holdfast.state.scoped import AsyncState
+        from holdfast.state.scope_state import AsyncState
 
         return AsyncState(self._handle, named(self._handle, scope, parts))
 
@@ -97,7 +97,7 @@ class ScopedOperations:
         """A page of the scopes that have state, or had some, in the order of their text: those that start with a prefix
         (`user:alice/`), those that match a pattern (`agent:*`), those after another. An identity is shown those that it
         may read."""
-        from holdfast.state.listing import scopes
+        from holdfast.state.scope_listing import scopes
 
         return await scopes(self._handle, prefix, pattern, str(after), validation.count(limit, "limit"))
 
@@ -105,12 +105,12 @@ class ScopedOperations:
 
     def _topic(self, name: str, /, **parts: Unpack[Parts]) -> Topic:
         """A topic: messages that every subscriber gets, in order. Parts name the scope that it lies in, if any."""
-        from holdfast.state.sharing.broadcast import Topic
+        from holdfast.state.sharing.topic import Topic
 
         return Topic(self._shared("topic", name, parts))
 
     def _async_topic(self, name: str, /, **parts: Unpack[Parts]) -> AsyncTopic:
-        from holdfast.state.sharing.broadcast import AsyncTopic
+        from holdfast.state.sharing.topic import AsyncTopic
 
         return AsyncTopic(self._shared("topic", name, parts))
 
@@ -155,7 +155,7 @@ class ScopedOperations:
     document = either(_document, _async_document)
 
     def _shared(self, pattern: Pattern, name: str, parts: Parts) -> Place:
-        from holdfast.state.sharing.places import place
+        from holdfast.state.sharing.resource import place
 
         return place(self._handle, pattern, name, named(self._handle, None, parts))
 
@@ -193,26 +193,26 @@ class ScopedOperations:
     transact = either(_transact, _async_transact)
 
     def _sessions(self) -> Sessions:
-        """Sessions: state that ends with them. See `holdfast.state.sessions`."""
-        from holdfast.state.sessions import Sessions
+        """Sessions: state that ends with them. See `holdfast.state.sessions.api`."""
+        from holdfast.state.sessions.api import Sessions
 
         return Sessions(self._handle)
 
     def _async_sessions(self) -> AsyncSessions:
-        from holdfast.state.sessions import AsyncSessions
+        from holdfast.state.sessions.api import AsyncSessions
 
         return AsyncSessions(self._handle)
 
     sessions = feature(_sessions, _async_sessions)
 
     def _artifacts(self) -> Artifacts:
-        """Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts`."""
-        from holdfast.state.artifacts import Artifacts
+        """Artifacts: files and blobs, and the changes made with them. See `holdfast.state.artifacts.api`."""
+        from holdfast.state.artifacts.api import Artifacts
 
         return Artifacts(self._handle)
 
     def _async_artifacts(self) -> AsyncArtifacts:
-        from holdfast.state.artifacts import AsyncArtifacts
+        from holdfast.state.artifacts.api import AsyncArtifacts
 
         return AsyncArtifacts(self._handle)
 

@@ -16,8 +16,8 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Conflict
 from holdfast.security.handle import Handle
-from holdfast.state.reading import View
-from holdfast.state.writing import Write, commit, pack_value
+from holdfast.state.reader import View
+from holdfast.state.writer import Write, commit, pack_value
 
 T = TypeVar("T")
 

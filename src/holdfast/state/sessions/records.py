@@ -12,8 +12,8 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Info, Line, Point, info_of
 from holdfast.errors import NotFound
 from holdfast.security.handle import Handle
-from holdfast.state.books import Book, Link
-from holdfast.state.living import inside, kept_by
+from holdfast.state.session_guard import inside, kept_by
+from holdfast.state.system_record import Book, Link
 
 BOOK = "sessions"
 """The name of the line that holds the records."""

@@ -12,7 +12,7 @@ from holdfast.history.comparison import Spot, differences, differences_given
 from holdfast.history.diff_result import Compared, Diff
 from holdfast.security.handle import Handle
 from holdfast.state.history import When, moment_of, point_at
-from holdfast.state.reading import View, seen
+from holdfast.state.reader import View, seen
 
 
 class _Side:

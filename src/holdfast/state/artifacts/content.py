@@ -28,8 +28,8 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unsupported
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
-from holdfast.state.books import Changed, edited
-from holdfast.state.reading import Stored, View, seen
+from holdfast.state.reader import Stored, View, seen
+from holdfast.state.system_record import Changed, edited
 
 CHUNK = PIECE - 64
 """How many bytes of content are stored at a time: as many as make one piece of a large value."""

@@ -14,8 +14,8 @@ from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.errors import Conflict, Invalid
 from holdfast.security.handle import Handle
 from holdfast.state import history
-from holdfast.state.reading import Stored
-from holdfast.state.writing import Compute, Write, pack_value
+from holdfast.state.reader import Stored
+from holdfast.state.writer import Compute, Write, pack_value
 
 Change: TypeAlias = Callable[[Any], Any]
 """Makes a new value of the current one."""

@@ -12,7 +12,7 @@ from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.types import to_datetime
 from holdfast.security.handle import Handle
-from holdfast.state.reading import View, viewed
+from holdfast.state.reader import View, viewed
 
 _LAST = "\U0010ffff"
 _LEAST = 64

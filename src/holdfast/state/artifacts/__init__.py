@@ -1,0 +1,1 @@
+"""Artifacts: files and values that agents register, with their content and links."""

@@ -1,0 +1,1 @@
+"""Sessions: state for the length of one conversation or task, and how it ends."""
