@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.agents import Machine, PersistentAgent
-from holdfast.agents.declared.specs import registry
+from holdfast.agents.definition.spec import registry
 from holdfast.backends.memory import Memory
 from holdfast.backends.tables import EVENTS, LINKS
 from holdfast.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from holdfast.agents.face import AGENTS
+from holdfast.agents.entry import AGENTS
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Invalid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from holdfast.agents.face import AGENTS
+from holdfast.agents.entry import AGENTS
 from holdfast.backends.runtime.drivers import either
 from holdfast.state.api import Parts
 from holdfast.state.owner_api import OwnerOperations

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Backend, Batch, Query, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run

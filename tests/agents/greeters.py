@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
 from holdfast.engine.context import Ground

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.declared.machine import Machine, OnIncomplete
-from holdfast.agents.live.agent import PersistentAgent
-from holdfast.agents.transfer.offers import Offer
+from holdfast.agents.api.agent import PersistentAgent
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.state_machine import Machine, OnIncomplete
+from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.interface import Backend, Batch, Match, Matches, Query, Row
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run

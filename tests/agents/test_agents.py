@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.agents import AgentInfo
-from holdfast.agents.stored.lines import Delta
+from holdfast.agents.storage.agent_line import Delta
 from holdfast.backends.interface import Get, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.keeping.saver import Saver
-from holdfast.agents.keeping.watch import Watch
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.runtime.autosave import Saver
+from holdfast.agents.runtime.dirty_tracker import Watch
 from holdfast.errors import Config, Conflict, Denied, Transient, Unavailable
 from tests.agents.autosaved import Clock, Noter, wobbly
 

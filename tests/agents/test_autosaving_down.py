@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import pytest
 
 import holdfast
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.keeping.metrics import AgentMetrics
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.runtime.metrics import AgentMetrics
 from holdfast.backends.interface import Batch, Call
 from holdfast.backends.memory import Memory
 from holdfast.engine.context import Ground

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.declared.calling import called
-from holdfast.agents.keeping.changing import undisturbed
-from holdfast.agents.keeping.lanes import Lane, _is_ending
-from holdfast.agents.keeping.watch import Busy
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.callbacks import called
+from holdfast.agents.runtime.change_block import undisturbed
+from holdfast.agents.runtime.dirty_tracker import Busy
+from holdfast.agents.runtime.save_queue import Lane, _is_ending
 from holdfast.errors import Conflict, Transient
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
@@ -297,10 +297,10 @@ def test_closing_a_store_that_is_down_tells_what_is_lost(caplog: pytest.LogCaptu
 
 _PROGRAM = """
 import holdfast, sys
-from holdfast.agents.live.agent import PersistentAgent
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.keeping.watch import Busy
-from holdfast.agents.keeping.changing import undisturbed
+from holdfast.agents.api.agent import PersistentAgent
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.runtime.dirty_tracker import Busy
+from holdfast.agents.runtime.change_block import undisturbed
 class Noter(PersistentAgent, name="noter"):
     notes: list[str] = []
 store = holdfast.open(sys.argv[1])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.stored.conflicts import Sides, resolved
+from holdfast.agents.storage.conflicts import Sides, resolved
 from holdfast.backends.interface import Batch
 from holdfast.backends.memory import Memory
 from holdfast.backends.wrappers import Wrapper

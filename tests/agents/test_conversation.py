@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.keeping.messages import Messages, estimate, role_of, text_of
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.live.conversation import Conversation, Found
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.conversation import Conversation, Found
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.runtime.message_buffer import Messages, estimate, role_of, text_of
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import CONVERSATIONS

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.declared.machine import Machine
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.recovery.rollback import rollback
-from holdfast.agents.stored.replay import replay
-from holdfast.agents.stored.transitions import Way, counted, counts, transitions
+from holdfast.agents.storage.transition_check import replay
+from holdfast.agents.storage.transition_log import Way, counted, counts, transitions
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Invalid, NotFound

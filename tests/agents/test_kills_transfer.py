@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.declared.machine import OnIncomplete
+from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict

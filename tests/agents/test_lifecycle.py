@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.agents.keeping.phases import LIFECYCLE, status_of
-from holdfast.agents.live.agent import PersistentAgent
-from holdfast.agents.stored.record import STATUSES, Status
+from holdfast.agents.api.agent import PersistentAgent
+from holdfast.agents.runtime.two_phase import LIFECYCLE, status_of
+from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.memory import Memory
 from holdfast.errors import Conflict, Corrupt, Invalid
 from tests.agents.workers import AsyncWorker, Worker, async_store_on, kinds, path, recorded, store_on

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.keeping.phases import LIFECYCLE
+from holdfast.agents.definition.state_machine import Machine
+from holdfast.agents.runtime.two_phase import LIFECYCLE
 from holdfast.errors import Invalid
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.keeping.metrics import Counts, Figures, summed
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.runtime.metrics import Counts, Figures, summed
 from holdfast.errors import Conflict, Invalid, Transient
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
 

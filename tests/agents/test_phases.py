@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.state_machine import Machine
 from holdfast.backends.interface import Batch, Create, Put, Query, Row
 from holdfast.backends.memory import Memory
 from holdfast.backends.tables import EVENTS, STEPS

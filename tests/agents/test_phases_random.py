@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.agents.declared.machine import Machine, OnIncomplete
-from holdfast.agents.declared.specs import Spec
-from holdfast.agents.keeping.recoveries import Recovery
-from holdfast.agents.live.agent import PersistentAgent
-from holdfast.agents.stored.replay import replay
-from holdfast.agents.stored.transitions import counts
+from holdfast.agents.api.agent import PersistentAgent
+from holdfast.agents.definition.spec import Spec
+from holdfast.agents.definition.state_machine import Machine, OnIncomplete
+from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.storage.transition_check import replay
+from holdfast.agents.storage.transition_log import counts
 from holdfast.backends.memory import Memory
 from holdfast.errors import HoldfastError, Invalid, Transient, Uncertain
 from tests.agents.workers import Crash, kinds, recorded, store_on

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.keeping.phases import LIFECYCLE
-from holdfast.agents.stored.picture import dot, mermaid
-from holdfast.agents.stored.transitions import Counts, Way
+from holdfast.agents.definition.state_machine import Machine
+from holdfast.agents.runtime.two_phase import LIFECYCLE
+from holdfast.agents.storage.diagram import dot, mermaid
+from holdfast.agents.storage.transition_log import Counts, Way
 
 
 class Drawn(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.keeping.recoveries import Recovery
-from holdfast.agents.live.reviving import revived
-from holdfast.agents.recovery.by_hand import resolve
-from holdfast.agents.stored.transitions import transitions
+from holdfast.agents.api.restorer import revived
+from holdfast.agents.definition.state_machine import Machine
+from holdfast.agents.recovery.manual import resolve
+from holdfast.agents.runtime.recovery_report import Recovery
+from holdfast.agents.storage.transition_log import transitions
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import Conflict, Invalid, NotFound

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.live.tools import of_record
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.api.tools import of_record
 from holdfast.errors import Denied, Invalid, NotFound
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.agents.declared.autosave import Autosave
-from holdfast.agents.declared.specs import registry
-from holdfast.agents.keeping.inert import inert
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.transfer.offers import Offer
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.autosave import Autosave
+from holdfast.agents.definition.spec import registry
+from holdfast.agents.runtime.placeholder import inert
+from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient, Unsupported, Veto
 from holdfast.security.audit.verify import verify
@@ -390,7 +390,7 @@ def test_rows_tell_of_it_on_both_lines_by_one_id(store: holdfast.Store) -> None:
 
 
 def test_transfers_are_found_among_many_other_rows(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.transfer.transfers._PAGE", 2)
+    monkeypatch.setattr("holdfast.agents.transfer.log._PAGE", 2)
     giver, receiver = pair(store)
     done = [giver.transfer(receiver)]
     for _ in range(5):

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.agents.declared.machine import OnIncomplete
-from holdfast.agents.live.reviving import revived
-from holdfast.agents.transfer.unfinished import recover_transfer
+from holdfast.agents.api.restorer import revived
+from holdfast.agents.definition.state_machine import OnIncomplete
+from holdfast.agents.transfer.recovery import recover_transfer
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict, Invalid, Uncertain
 from tests.agents.transfers import AsyncPorter, Crash, Cut, Porter, cut, interrupted, unanswered

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import holdfast
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.transfer.offers import Offer
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.transfer.offer import Offer
 from holdfast.errors import Uncertain
 
 

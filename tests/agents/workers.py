@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agents.declared.machine import Machine
-from holdfast.agents.live.agent import AsyncPersistentAgent, PersistentAgent
-from holdfast.agents.stored.lines import AgentLine
-from holdfast.agents.stored.transitions import Changed, transitions
+from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
+from holdfast.agents.definition.state_machine import Machine
+from holdfast.agents.storage.agent_line import AgentLine
+from holdfast.agents.storage.transition_log import Changed, transitions
 from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run

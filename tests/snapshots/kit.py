@@ -20,8 +20,8 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, tool
 from pydantic import BaseModel, SecretStr
 
-from holdfast.snapshots import container
-from holdfast.snapshots.header import FORMAT, VERSION, Content, Header
+from holdfast.agents.snapshots import container
+from holdfast.agents.snapshots.header import FORMAT, VERSION, Content, Header
 
 KEY = "sk-do-not-tell-4711"
 SECRETS = {"SCRIPTED_API_KEY": KEY}

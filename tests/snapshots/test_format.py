@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
+from holdfast.agents.snapshots import container, strict_json
+from holdfast.agents.snapshots.header import Content, Header, decode, encode
 from holdfast.errors import Corrupt, HoldfastError, SnapshotCorrupt, SnapshotTooLarge, SnapshotUnsupported
-from holdfast.snapshots import container, strictjson
-from holdfast.snapshots.header import Content, Header, decode, encode
 from tests.snapshots.kit import forged, header_of, lines_of
 from tests.support.cases import case
 
@@ -327,19 +327,19 @@ DISPUTED_JSON: list[Any] = [
 def test_json_that_readers_disagree_on_is_refused(subtests: pytest.Subtests) -> None:
     for text in DISPUTED_JSON:
         with case(subtests, text), pytest.raises(SnapshotCorrupt):
-            strictjson.read(text, "here")
+            strict_json.read(text, "here")
 
 
 def test_json_that_would_fill_the_memory_is_refused() -> None:
     for text in (b"[" + b"[]," * (2 << 20) + b"[]]", b"[" + b"1," * (17 << 20) + b"1]"):
         with pytest.raises(SnapshotTooLarge, match="values"):
-            strictjson.read(text, "here")
-    assert len(strictjson.read(b'["' + b"[,]" * (6 << 20) + b'"]', "here")[0]) == 18 << 20
+            strict_json.read(text, "here")
+    assert len(strict_json.read(b'["' + b"[,]" * (6 << 20) + b'"]', "here")[0]) == 18 << 20
 
 
 def test_brackets_in_texts_are_no_depth() -> None:
     value = ["[" * 500, '\\"[[[' * 200, {"}": "{" * 500}]
-    assert strictjson.read(strictjson.write(value), "here") == value
+    assert strict_json.read(strict_json.write(value), "here") == value
 
 
 @given(
@@ -349,8 +349,8 @@ def test_brackets_in_texts_are_no_depth() -> None:
     )
 )
 def test_json_comes_back(value: Any) -> None:
-    assert strictjson.read(strictjson.write(value), "here") == value
+    assert strict_json.read(strict_json.write(value), "here") == value
 
 
 def test_half_a_surrogate_pair_comes_back() -> None:
-    assert strictjson.read(strictjson.write("\ud800"), "here") == "\ud800"
+    assert strict_json.read(strict_json.write("\ud800"), "here") == "\ud800"

@@ -24,9 +24,9 @@ from pydantic import SecretStr
 
 import holdfast
 from holdfast import snapshots
+from holdfast.agents.snapshots.langchain_agents import _wrappers
 from holdfast.errors import SnapshotCorrupt, SnapshotInvalid, SnapshotRefused, SnapshotUnsupported
 from holdfast.langgraph import HoldfastSaver
-from holdfast.snapshots.graphs import _wrappers
 from tests.snapshots import kit
 from tests.snapshots.kit import (
     KEY,
@@ -371,7 +371,7 @@ def test_the_golden_agent_goes_on() -> None:
 
 
 def test_a_langchain_that_makes_agents_otherwise_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.snapshots.graphs._HELD", ("model", "gears"))
+    monkeypatch.setattr("holdfast.agents.snapshots.langchain_agents._HELD", ("model", "gears"))
     with pytest.raises(SnapshotUnsupported, match="gears"):
         snapshots.snapshot(create_agent(MODEL), path)
 

@@ -352,7 +352,7 @@ def test_versions_are_those_of_what_is_there(path: Path, monkeypatch: pytest.Mon
             raise PackageNotFoundError(package)
         return "1.2.3"
 
-    monkeypatch.setattr("holdfast.snapshots.contents.version", version)
+    monkeypatch.setattr("holdfast.agents.snapshots.contents.version", version)
     versions = snapshots.snapshot([], path).versions
     assert "langchain" not in versions
     assert versions["langchain-core"] == "1.2.3"

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import snapshots
 from holdfast.agents import AsyncPersistentAgent, persistent
-from holdfast.agents.stored.record import Pending
+from holdfast.agents.storage.record import Pending
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     Denied,

@@ -19,6 +19,9 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from holdfast import snapshots
+from holdfast.agents.snapshots.buckets import ObjectFolder
+from holdfast.agents.snapshots.container import HEAD_BYTES
+from holdfast.agents.snapshots.locations import Entry, FileFolder, place_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
     Config,
@@ -31,9 +34,6 @@ from holdfast.errors import (
     Transient,
     Unavailable,
 )
-from holdfast.snapshots.buckets import ObjectFolder
-from holdfast.snapshots.container import HEAD_BYTES
-from holdfast.snapshots.places import Entry, FileFolder, place_of
 from tests import servers
 from tests.snapshots.kit import forged
 from tests.support.cases import case
@@ -432,7 +432,7 @@ KILLED = """
 import json, os, sys
 from pathlib import Path
 from holdfast.backends.runtime.drivers import run
-from holdfast.snapshots.places import place_of
+from holdfast.agents.snapshots.locations import place_of
 
 folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
 path = folder / "x.hfsnap"

@@ -26,8 +26,8 @@ from holdfast.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting
-    from holdfast.agents.stored.listing import AgentInfo
-    from holdfast.agents.stored.record import AgentRecord
+    from holdfast.agents.storage.listing import AgentInfo
+    from holdfast.agents.storage.record import AgentRecord
     from holdfast.store import Store
 
 _PAGE = 200
@@ -213,7 +213,7 @@ def _header(session: Session, found: AgentRecord) -> Iterator[str]:
 
 
 def _tools(session: Session, found: AgentRecord) -> None:
-    from holdfast.agents.live.tools import of_record
+    from holdfast.agents.api.tools import of_record
 
     tools = of_record(found.tools)
     if not tools:

@@ -16,8 +16,8 @@ from holdfast.cli.text import ago, clock, safe
 
 if TYPE_CHECKING:
     from holdfast.acting import Acting
-    from holdfast.agents.stored.record import Pending
-    from holdfast.agents.stored.transitions import Changed
+    from holdfast.agents.storage.record import Pending
+    from holdfast.agents.storage.transition_log import Changed
     from holdfast.cli.progress import Progress
     from holdfast.store import Store
 
@@ -100,13 +100,13 @@ def _row(each: Changed) -> tuple[str, ...]:
 
 
 def _draw(session: Session, there: Store | Acting, id: str, form: str) -> None:
-    from holdfast.agents.stored import picture
-    from holdfast.agents.stored.transitions import counts
+    from holdfast.agents.storage import diagram
+    from holdfast.agents.storage.transition_log import counts
 
     record = there.agents.load(id)
     with session.progress("Counting") as tell:
         taken = counts(_told(_pages(there, id, None, {}, _PAGE), tell))
-    drawn = getattr(picture, form)(None, taken, current=record.state)
+    drawn = getattr(diagram, form)(None, taken, current=record.state)
     if session.json:
         ways = [
             {**way._asdict(), "taken": taken.taken[way], "failed": taken.failed[way]}

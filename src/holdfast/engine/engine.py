@@ -40,7 +40,7 @@ class Engine:
         self.hooks: Any = None
         """What is called before and after changes, once there is anything: a `holdfast.hooks.registry.Registry`."""
         self.agents: Any = None
-        """What saves agents in the background, once there are any: a `holdfast.agents.keeping.saver.Saver`."""
+        """What saves agents in the background, once there are any: a `holdfast.agents.runtime.autosave.Saver`."""
 
     # Parts that are loaded when they are first used: whoever only looks at a store starts sooner.
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from holdfast.agents.keeping.phases import Phases, incomplete
-from holdfast.agents.recovery.reloading import read_whole
-from holdfast.agents.stored.lines import AgentLine, Delta
-from holdfast.agents.stored.record import PENDING, AgentRecord, Standing
-from holdfast.agents.stored.transitions import ROLLBACK, Changed, Pages, opened
+from holdfast.agents.recovery.fallback import read_whole
+from holdfast.agents.runtime.two_phase import Phases, incomplete
+from holdfast.agents.storage.agent_line import AgentLine, Delta
+from holdfast.agents.storage.record import PENDING, AgentRecord, Standing
+from holdfast.agents.storage.transition_log import ROLLBACK, Changed, Pages, opened
 from holdfast.engine.events import Event
 from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id

@@ -1,0 +1,27 @@
+"""How programs get at the agents of a store: `store.agents`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.state.api import ScopedOperations, feature
+
+if TYPE_CHECKING:
+    from holdfast.agents.api.agents import Agents, AsyncAgents
+
+
+def _agents(owner: ScopedOperations) -> Agents:
+    """The agents of a store: saved, loaded, brought back to life, listed. See `holdfast.agents`."""
+    from holdfast.agents.api.agents import Agents
+
+    return Agents(owner._handle)
+
+
+def _async_agents(owner: ScopedOperations) -> AsyncAgents:
+    from holdfast.agents.api.agents import AsyncAgents
+
+    return AsyncAgents(owner._handle)
+
+
+AGENTS = feature(_agents, _async_agents)
+"""`store.agents`, of a `Store` and of what `store.acting_as(…)` returns."""

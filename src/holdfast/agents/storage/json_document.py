@@ -1,0 +1,115 @@
+"""An agent as one JSON document that people can read and edit, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.agents.storage.agent_line import AgentLine, Delta
+from holdfast.agents.storage.record import CONVERSATION, AgentRecord, Standing, record_of
+from holdfast.backends.interface import Call
+from holdfast.engine import trace_context, validation
+from holdfast.engine.events import Event
+from holdfast.engine.ids import new_id
+from holdfast.engine.model.operations import Set
+from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, unpack_name, unpack_state
+from holdfast.engine.row_format import Point
+from holdfast.engine.types import to_datetime
+from holdfast.errors import Conflict, HoldfastError, Invalid, Unsupported
+from holdfast.hooks.feature_hooks import calling
+
+FORMAT = 1
+
+
+async def exported(line: AgentLine, point: Point) -> dict[str, Any]:
+    """An agent as a step left it. Values are in the form that `Codec.to_json` gives them: JSON, with marks where JSON
+    has no such type."""
+    record = await line.record(point)
+    state = unpack_state(line.handle.codec, await line.channels(point))
+    state[CONVERSATION] = await line.messages(point)
+    # It was read for this alone, and takes seconds of an agent that has talked for long.
+    tree: Call[dict[str, Any]] = Call(lambda: {name: line.handle.codec.to_json(value) for name, value in state.items()})
+    return {
+        "holdfast": "agent",
+        "format": FORMAT,
+        "id": line.id,
+        "version": record.version,
+        "checkpoint": record.checkpoint,
+        "updated": record.updated.isoformat(),
+        "state": await tree,
+    }
+
+
+async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
+    """Save an agent from such a document, as one that was not there before."""
+    codec, where = line.handle.codec, f"document of agent {line.id!r}"
+    tree = check(document)["state"]
+    if not isinstance(tree, Mapping) or not all(isinstance(name, str) for name in tree):
+        raise Invalid("the state of the agent is a dict of channels", where=where)
+    state = {name: codec.from_json(value) for name, value in tree.items()}
+    messages = state.pop(CONVERSATION, [])
+    if not isinstance(messages, list):
+        raise Invalid("the conversation of the agent is a list", where=where)
+    now = to_datetime(line.handle.now())
+    try:
+        state["counts"] = {**state.get("counts", {}), "messages": len(messages)}
+        record = record_of(line.id, state, 1, now, "", {})
+    except (HoldfastError, TypeError) as error:
+        raise Invalid(f"this is no state of an agent: {error}", where=where) from None
+    standing = Standing(record.status, record.state, record.pending)
+    permit = await line.allow("write")
+    if await line.newest() is not None:
+        raise exists(line)
+    call = await calling(
+        line.handle.engine,
+        "agent.create",
+        scope=str(line.scope),
+        key=line.id,
+        value={name: state[name] for name in _SHOWN},
+        actor=line.handle.guard.actor,
+        trace=trace_context.traced(),
+        metadata={"class": record.kind, "status": record.status, "state": record.state},
+    )
+    given = validation.mapping(call.value, "state of the agent, as a hook left it")
+    parts = {
+        name: validation.mapping(given.get(name, {}), f"{name} of the agent, as a hook left it") for name in _SHOWN
+    }
+    packed = pack_state(codec, state | parts)
+    delta = Delta(
+        {unpack_name(name): Set(flatten(value)) for name, value in packed.items()},
+        messages=codec.pack_items(messages),
+    )
+    about = line.about(record.kind, standing, len(messages), packed[pack_name("metadata")])
+    events = [Event("agent", line.handle.guard.actor, "import", line.id), *call.events]
+    saving = line.saving("import", delta, None, about, events, permit, new_id(line.handle.now()))
+    try:
+        (point,) = await line.save(saving)
+    except Conflict as error:
+        raise exists(line) from error
+    call.done(1, point.id)
+    return await line.record(point)
+
+
+_SHOWN = ("configuration", "fields", "context", "tools", "workflow", "metadata")
+
+
+def check(document: object) -> Mapping[str, Any]:
+    """A document of an agent. `Invalid` if it is none."""
+    if not isinstance(document, Mapping) or document.get("holdfast") != "agent" or "state" not in document:
+        raise Invalid("this is no document of an agent", hint="Give what store.agents.export(id) returned")
+    if document.get("format") != FORMAT:
+        raise Unsupported(
+            f"the document has the format {document.get('format')!r}, and this release knows {FORMAT}",
+            hint="Read it with the release that wrote it, or a later one",
+        )
+    return document
+
+
+def exists(line: AgentLine) -> Conflict:
+    """The error for an agent that is there already."""
+    return Conflict(
+        "there is an agent of this id already",
+        where=line.where,
+        hint="Bring it back with store.agents.restore, delete it, or use another id",
+        code="agent-exists",
+    )

@@ -1,0 +1,82 @@
+"""Agents frozen into one file, and thawed elsewhere.
+
+    from holdfast import snapshots
+
+    snapshots.snapshot(chain, "support.hfsnap", description="before the new prompt")
+    snapshots.info("support.hfsnap").versions
+    chain = snapshots.restore("support.hfsnap", secrets={"OPENAI_API_KEY": key}, allow=[ChatOpenAI])
+
+A snapshot holds a runnable, a prompt, messages, a chat history, an agent of `langchain.agents.create_agent`, or a
+`PersistentAgent`. It is a file that `zcat` opens, or an object in a bucket; every changed byte of it is detected. Each
+function has a form for asyncio: `asnapshot`, `arestore` and so on.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.snapshots.api import (
+    adelete,
+    aexists,
+    ainfo,
+    alist,
+    arestore,
+    asnapshot,
+    averify,
+    delete,
+    exists,
+    info,
+    list,  # noqa: A004 - reads as snapshots.list
+    restore,
+    snapshot,
+    verify,
+)
+from holdfast.agents.snapshots.header import Listed, SnapshotInfo
+from holdfast.errors import (
+    SnapshotCorrupt,
+    SnapshotError,
+    SnapshotExists,
+    SnapshotInvalid,
+    SnapshotNotFound,
+    SnapshotRefused,
+    SnapshotTooLarge,
+    SnapshotUnsupported,
+)
+
+if TYPE_CHECKING:
+    from holdfast.agents.snapshots.holdfast_agents import Saved as Saved
+
+__all__ = [
+    "Listed",
+    "Saved",
+    "SnapshotCorrupt",
+    "SnapshotError",
+    "SnapshotExists",
+    "SnapshotInfo",
+    "SnapshotInvalid",
+    "SnapshotNotFound",
+    "SnapshotRefused",
+    "SnapshotTooLarge",
+    "SnapshotUnsupported",
+    "adelete",
+    "aexists",
+    "ainfo",
+    "alist",
+    "arestore",
+    "asnapshot",
+    "averify",
+    "delete",
+    "exists",
+    "info",
+    "list",
+    "restore",
+    "snapshot",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: whoever only looks at snapshots needs no store.
+    if name != "Saved":
+        raise AttributeError(f"module 'holdfast.snapshots' has no attribute {name!r}")
+    from holdfast.agents.snapshots.holdfast_agents import Saved
+
+    return Saved
