@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from holdfast.errors import Veto as Veto
     from holdfast.history.merge import LEAVE as LEAVE
     from holdfast.history.merge import Clash as Clash
+    from holdfast.maintenance.doctor.run import doctor as doctor
+    from holdfast.maintenance.explain.explanations import explain as explain
+    from holdfast.maintenance.jobs.jobs import AsyncJobs as AsyncJobs
+    from holdfast.maintenance.jobs.jobs import Jobs as Jobs
+    from holdfast.maintenance.jobs.runner import AsyncRunner as AsyncRunner
+    from holdfast.maintenance.jobs.runner import Runner as Runner
+    from holdfast.maintenance.retention import Retention as Retention
     from holdfast.opening import aopen as aopen
     from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
-    from holdfast.ops.doctor import doctor as doctor
-    from holdfast.ops.explanations import explain as explain
-    from holdfast.ops.jobs import AsyncJobs as AsyncJobs
-    from holdfast.ops.jobs import Jobs as Jobs
-    from holdfast.ops.runner import AsyncRunner as AsyncRunner
-    from holdfast.ops.runner import Runner as Runner
     from holdfast.security.access.identity import Identity as Identity
     from holdfast.security.access.policy import Policy as Policy
     from holdfast.security.audit.export import check_audit as check_audit
     from holdfast.store import AsyncStore as AsyncStore
     from holdfast.store import Store as Store
-    from holdfast.upkeep.retention import Retention as Retention
 
     register = default_registry.register
     allow: Callable[..., Any] = default_registry.allow
@@ -152,11 +152,11 @@ def __getattr__(name: str) -> Any:
     elif name in _ERRORS:
         from holdfast import errors as found
     elif name in _DOCTOR:
-        from holdfast.ops import doctor as found
+        from holdfast.maintenance.doctor import run as found
     elif name in _EXPLANATIONS:
-        from holdfast.ops import explanations as found
+        from holdfast.maintenance.explain import explanations as found
     elif name in _JOBS:
-        from holdfast.ops import jobs as found
+        from holdfast.maintenance.jobs import jobs as found
     elif name in _IDENTITY:
         from holdfast.security.access import identity as found
     elif name in _POLICY:
@@ -172,9 +172,9 @@ def __getattr__(name: str) -> Any:
     elif name in _REGISTRY:
         from holdfast.codec.registry import default_registry as found
     elif name in _RETENTION:
-        from holdfast.upkeep import retention as found
+        from holdfast.maintenance import retention as found
     elif name in _RUNNER:
-        from holdfast.ops import runner as found
+        from holdfast.maintenance.jobs import runner as found
     elif name in _STORE:
         from holdfast import store as found
     elif name in _TRACING:

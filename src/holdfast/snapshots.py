@@ -42,7 +42,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.agents.snapshots.holdfast_agents import Saved as Saved
+    from holdfast.agents.snapshots.holdfast_agents import Saved
 
 __all__ = [
     "Listed",

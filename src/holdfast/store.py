@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from holdfast.history.diff_result import Diff
     from holdfast.history.merge import Resolve
     from holdfast.history.search import Page
-    from holdfast.upkeep.exporting import Exported
-    from holdfast.upkeep.heads import Heads
-    from holdfast.upkeep.importing import Imported
-    from holdfast.upkeep.keeping import HoldInfo, PinInfo
-    from holdfast.upkeep.orphans import Orphans
-    from holdfast.upkeep.portable import Place
-    from holdfast.upkeep.pruning import Pruned, PrunedThread
-    from holdfast.upkeep.quarantine import Quarantined
-    from holdfast.upkeep.repair import Repaired
-    from holdfast.upkeep.retention import Retention, Rules
-    from holdfast.upkeep.verifying import Report
+    from holdfast.maintenance.archive.export import Exported
+    from holdfast.maintenance.archive.format import Place
+    from holdfast.maintenance.archive.import_ import Imported
+    from holdfast.maintenance.orphans import Orphans
+    from holdfast.maintenance.pins import HoldInfo, PinInfo
+    from holdfast.maintenance.pruner import Pruned, PrunedThread
+    from holdfast.maintenance.repair.quarantine import Quarantined
+    from holdfast.maintenance.repair.repairer import Repaired
+    from holdfast.maintenance.retention import Retention, Rules
+    from holdfast.maintenance.verify.heads import Heads
+    from holdfast.maintenance.verify.verifier import Report
 
 
 class Operations(Basics):
@@ -290,34 +290,34 @@ class Operations(Basics):
         `progress` is called after each thread. With `each`, that is told of every thread and what becomes of its
         checkpoints, and the report has figures only: for stores with more checkpoints than fit into memory.
         """
-        from holdfast.upkeep import pruning, retention
+        from holdfast.maintenance import pruner, retention
 
-        selection = pruning.Selection.of(threads, prefix, where)
+        selection = pruner.Selection.of(threads, prefix, where)
         policy = retention.policy_of(policy, rules)
-        return await pruning.prune(
+        return await pruner.prune(
             self.engine, self.tenant, policy, selection, dry_run=dry_run, progress=progress, each=each
         )
 
     @operation
     async def pin(self, thread: str, revision: str = "HEAD", *, reason: str = "") -> str:
         """Keep a checkpoint from being pruned, for a reason; there may be several. Returns its id."""
-        from holdfast.upkeep import keeping
+        from holdfast.maintenance import pins
 
-        return await keeping.pin(self.engine, self._line(thread), revision, reason)
+        return await pins.pin(self.engine, self._line(thread), revision, reason)
 
     @operation
     async def unpin(self, thread: str, revision: str = "HEAD", *, reason: str | None = None) -> str:
         """Take a pin away from a checkpoint, or all that it has. Returns its id. `NotFound` if there is none."""
-        from holdfast.upkeep import keeping
+        from holdfast.maintenance import pins
 
-        return await keeping.unpin(self.engine, self._line(thread), revision, reason)
+        return await pins.unpin(self.engine, self._line(thread), revision, reason)
 
     @operation
     async def pins(self, thread: str) -> list[PinInfo]:
         """The checkpoints of a thread that are pinned, and why."""
-        from holdfast.upkeep import keeping
+        from holdfast.maintenance import pins
 
-        return await keeping.pins(self.engine, self._line(thread))
+        return await pins.pins(self.engine, self._line(thread))
 
     @operation
     async def hold(self, thread: str, *, reason: str = "") -> None:
@@ -330,16 +330,16 @@ class Operations(Basics):
     @operation
     async def release(self, thread: str, *, reason: str | None = None) -> None:
         """Take a hold away from a thread, or all that it has. `NotFound` if there is none."""
-        from holdfast.upkeep import keeping
+        from holdfast.maintenance import pins
 
-        await keeping.release(self.engine, self._line(thread), reason)
+        await pins.release(self.engine, self._line(thread), reason)
 
     @operation
     async def holds(self, thread: str | None = None) -> list[HoldInfo]:
         """The holds of a thread, or of all threads, and why they are held."""
-        from holdfast.upkeep import keeping
+        from holdfast.maintenance import pins
 
-        return await keeping.holds(self.engine, self.tenant, None if thread is None else self._line(thread))
+        return await pins.holds(self.engine, self.tenant, None if thread is None else self._line(thread))
 
     @operation
     async def orphans(self, *, dry_run: bool = False, grace: str = "1d", progress: Progress | None = None) -> Orphans:
@@ -348,7 +348,7 @@ class Operations(Basics):
         What may still be wanted by something under way goes only when it has been there for the time of `grace`. With
         `dry_run` it is only told what there is.
         """
-        from holdfast.upkeep import orphans
+        from holdfast.maintenance import orphans
 
         return await orphans.sweep(self.engine, self.tenant, grace=grace, dry_run=dry_run, progress=progress)
 
@@ -374,14 +374,14 @@ class Operations(Basics):
         and nothing changed. Writers may go on meanwhile. `after` a thread by name, and for a `limit` of threads, a long
         verification is done in parts: `report.next` says where to go on. `each` is told of findings as they are made.
         """
-        from holdfast.upkeep import verifying
+        from holdfast.maintenance.verify import verifier
 
         threads = None if thread is None else [self._line(thread).name]
-        return await verifying.verify(
+        return await verifier.verify(
             self.engine,
             self.tenant,
             threads,
-            level=verifying.level_of(level),
+            level=verifier.level_of(level),
             heads=heads,
             progress=progress,
             after=after,
@@ -392,7 +392,7 @@ class Operations(Basics):
     @operation
     async def heads(self, thread: str | None = None) -> Heads:
         """Where every thread ends: keep it elsewhere (`heads.save(path)`), and give it to `verify` later."""
-        from holdfast.upkeep.heads import export_heads
+        from holdfast.maintenance.verify.heads import export_heads
 
         threads = None if thread is None else [self._line(thread).name]
         return await export_heads(self.engine, self.tenant, threads)
@@ -414,19 +414,19 @@ class Operations(Basics):
         damaged SQLite file is replaced by a new one with all that can be read, and kept beside it. With `dry_run`
         nothing is changed, and the same is told. Interrupted, it is begun again.
         """
-        from holdfast.upkeep import repair
+        from holdfast.maintenance.repair import repairer
 
         given = [source] if isinstance(source, str | Operations) else list(source)
         threads = None if thread is None else [self._line(thread).name]
-        async with repair.opened_sources(self.engine, given, self.tenant) as sources:
-            return await repair.repair(
+        async with repairer.opened_sources(self.engine, given, self.tenant) as sources:
+            return await repairer.repair(
                 self.engine, self.tenant, sources, threads=threads, heads=heads, dry_run=dry_run, progress=progress
             )
 
     @operation
     async def quarantine(self, thread: str | None = None) -> list[Quarantined]:
         """What repairs took out of threads because it was damaged, as it was found."""
-        from holdfast.upkeep.quarantine import quarantined
+        from holdfast.maintenance.repair.quarantine import quarantined
 
         threads = None if thread is None else [self._line(thread).name]
         return [each async for each in quarantined(self.engine, self.tenant, threads)]
@@ -491,16 +491,16 @@ class Operations(Basics):
         the file has the state of every checkpoint instead, one JSON document to a line, for other tools: that cannot
         be imported. `progress(done, total, thread)` is called after each thread.
         """
-        from holdfast.upkeep import exporting
+        from holdfast.maintenance.archive import export
 
         lines = await self._lines_of(threads)
         if format == "json":
-            return await exporting.export_states(
+            return await export.export_states(
                 self.engine, lines, place, lambda line, head: Checkpoint(*self._fields(line, head)), progress
             )
         if format != "holdfast":
             raise Invalid(f"the format is 'holdfast' or 'json', not {format!r}")
-        return await exporting.export_threads(self.engine, lines, place, progress)
+        return await export.export_threads(self.engine, lines, place, progress)
 
     @operation
     async def import_(
@@ -519,12 +519,12 @@ class Operations(Basics):
         already is left as it is. A thread that is there with another history raises `Conflict`, and then nothing is
         written at all. With `dry_run` it is only seen what would be brought.
         """
-        from holdfast.upkeep import importing
+        from holdfast.maintenance.archive import import_
 
         named = None if threads is None else list(validation.names(threads, "threads"))
         name = None if as_thread is None else self._own_line(as_thread).name
-        want = importing.wanted(self.tenant, named, name)
-        return await importing.import_threads(self.engine, place, want, dry_run, progress)
+        want = import_.wanted(self.tenant, named, name)
+        return await import_.import_threads(self.engine, place, want, dry_run, progress)
 
     async def _lines_of(self, threads: Iterable[str] | None) -> list[Line]:
         from holdfast.engine.families import lines_of

@@ -16,8 +16,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import JOBS, LATER, LINES
 from holdfast.errors import Config, Denied, NotFound
-from holdfast.ops.checks import Level
-from holdfast.ops.doctor import doctor
+from holdfast.maintenance.doctor.result import Level
+from holdfast.maintenance.doctor.run import doctor
 
 
 @pytest.fixture(params=["sqlite", "file"])

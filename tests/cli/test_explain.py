@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.ops.explanations import explanations
+from holdfast.maintenance.explain.explanations import explanations
 from tests.cli import kit
 
 

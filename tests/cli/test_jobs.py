@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
-from holdfast.ops.jobs import Jobs
+from holdfast.maintenance.jobs.jobs import Jobs
 from tests.cli import kit
 from tests.damaged import flipped
 

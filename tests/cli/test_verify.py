@@ -17,7 +17,7 @@ from holdfast.engine.context import Ground
 from holdfast.engine.integrity.check import Check
 from holdfast.engine.integrity.verify import look
 from holdfast.engine.row_format import Line
-from holdfast.upkeep import verifying
+from holdfast.maintenance.verify import verifier
 from tests.cli import kit
 
 Run = Callable[..., kit.Result]
@@ -97,7 +97,7 @@ def test_interrupted_in_the_middle(tmp_path: Path) -> None:
         truth = {each.thread: store.get(each.thread).state for each in store.threads()}
         for number in range(8):
             run(store.engine.ground.backend.apply([Delete(STEPS, ("", f"t{number:02}", 0, 10))]))
-    mending = "holdfast.upkeep.repair:_Run._thread"
+    mending = "holdfast.maintenance.repair.repairer:_Run._thread"
     with kit.halted("repair", "--from", copy, "--yes", "--store", url, after=3, at=mending) as terminal:
         terminal.expect("halted")
         terminal.send("\x03")
@@ -144,7 +144,7 @@ def test_ctrl_c_says_where_to_go_on(hf: Run, url: str, monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return await look(ground, line, *rest)
 
-    monkeypatch.setattr(verifying, "look", interrupted)
+    monkeypatch.setattr(verifier, "look", interrupted)
     done = hf("verify")
     assert done.code == 130
     assert "missing-step" in done.out  # what was found is told at once

@@ -10,9 +10,9 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.ops.jobs import Book, Job
-from holdfast.ops.kinds import Context, Kind, Kinds
-from holdfast.ops.running import Ended, NotDue, run_job
+from holdfast.maintenance.jobs.execution import Ended, NotDue, run_job
+from holdfast.maintenance.jobs.jobs import Book, Job
+from holdfast.maintenance.jobs.types import Context, Kind, Kinds
 from holdfast.store import AsyncStore, Store
 
 SECOND = 10**9

@@ -23,11 +23,11 @@ from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import index_key
 from holdfast.errors import Corrupt
-from holdfast.ops import checks_here, checks_place, checks_store
-from holdfast.ops.checks import Check, Level
-from holdfast.ops.doctor import doctor
-from holdfast.ops.jobs import Jobs
-from holdfast.ops.kinds import Kind
+from holdfast.maintenance.doctor import environment, storage_path, store_checks
+from holdfast.maintenance.doctor.result import Check, Level
+from holdfast.maintenance.doctor.run import doctor
+from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.types import Kind
 from holdfast.store import Store
 from tests.ops.kit import DAY, HOUR, Clock, Watched, knows, timed
 
@@ -46,8 +46,8 @@ def of(checks: Iterable[Check], code: str) -> Check:
     return max((each for each in checks if each.code == code), key=lambda each: order.index(each.level))
 
 
-def store_checks(store: Store) -> list[Check]:
-    return run(checks_store.checks(store))
+def checked(store: Store) -> list[Check]:
+    return run(store_checks.checks(store))
 
 
 def test_a_store_in_order_is_found_in_order_and_left_as_it_is(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_damaged_file_is_found_by_its_own_check(tmp_path: Path) -> None:
 
 def test_variables_that_nothing_reads_are_named_without_their_values() -> None:
     given = {"HOLDFAST_URL": "secret-1", "HOLDFAST_STOER": "secret-2", "HOLDFAST_X": "secret-3", "HOLDFAST_STORE": "s"}
-    found = list(checks_here.variables(given))
+    found = list(environment.variables(given))
     said = {each.found.split()[0]: each.remedy for each in found if not each.ok}
     assert said["HOLDFAST_URL"] == "Did you mean HOLDFAST_STORE?"
     assert said["HOLDFAST_STOER"] == "Did you mean HOLDFAST_STORE?"
@@ -132,7 +132,7 @@ def test_variables_that_nothing_reads_are_named_without_their_values() -> None:
 
 def test_variables_that_the_settings_file_names_are_known(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text('[stores.default]\nurl = "postgresql://me:${HOLDFAST_PASSWORD}@db/x"\n')
-    assert all(each.ok for each in checks_here.variables({"HOLDFAST_PASSWORD": "x"}))
+    assert all(each.ok for each in environment.variables({"HOLDFAST_PASSWORD": "x"}))
 
 
 SETTINGS: list[tuple[str, Level, str]] = [
@@ -151,7 +151,7 @@ def test_the_settings_file(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for text, level, said in SETTINGS:
         with subtests.test(text=text):
             (tmp_path / "holdfast.toml").write_text(text)
-            found = of(checks_here.settings_file(), "settings-file")
+            found = of(environment.settings_file(), "settings-file")
             assert found.level is level
             assert said in found.found
 
@@ -160,11 +160,11 @@ def test_a_password_in_a_settings_file_that_others_may_read(tmp_path: Path) -> N
     path = tmp_path / "holdfast.toml"
     path.write_text('[stores.default]\nurl = "postgresql://me:hunter2@db/x"\n')
     path.chmod(0o644)
-    (found,) = [each for each in checks_here.settings_file() if each.code == "settings-secret"]
+    (found,) = [each for each in environment.settings_file() if each.code == "settings-secret"]
     assert found.level is Level.WARNING
     assert "hunter2" not in repr(found)
     path.chmod(0o600)
-    assert not [each for each in checks_here.settings_file() if each.code == "settings-secret"]
+    assert not [each for each in environment.settings_file() if each.code == "settings-secret"]
 
 
 def test_drivers_that_are_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +185,9 @@ def test_drivers_that_are_missing_or_too_old(monkeypatch: pytest.MonkeyPatch) ->
         'redis>=5.2; extra == "redis"',
         'holdfast[redis]; extra == "all"',
     ]
-    monkeypatch.setattr(checks_here, "version", version)
-    monkeypatch.setattr(checks_here, "requires", lambda name: wanted)
-    found = list(checks_here.drivers())
+    monkeypatch.setattr(environment, "version", version)
+    monkeypatch.setattr(environment, "requires", lambda name: wanted)
+    found = list(environment.drivers())
     problems = [each.found for each in found if each.level is Level.PROBLEM]
     assert problems == [
         "apsw 3.40.0 is older than 3.51.3, the oldest that works",
@@ -201,20 +201,20 @@ def test_a_package_that_is_not_installed_as_one(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> Any:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(checks_here, "version", missing)
-    monkeypatch.setattr(checks_here, "requires", missing)
-    assert "not installed as a package" in checks_here.python().found
-    assert [each.found for each in checks_here.drivers()] == ["installed: none"]
+    monkeypatch.setattr(environment, "version", missing)
+    monkeypatch.setattr(environment, "requires", missing)
+    assert "not installed as a package" in environment.python().found
+    assert [each.found for each in environment.drivers()] == ["installed: none"]
 
 
 def test_an_old_sqlite_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.45.0")
     monkeypatch.setattr("sqlite3.sqlite_version", "3.60.0")
-    found = list(checks_here.sqlite_releases())
+    found = list(environment.sqlite_releases())
     assert [(each.code, each.level) for each in found] == [("sqlite-release", Level.PROBLEM)]
     monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.51.3")
     monkeypatch.setattr("sqlite3.sqlite_version", "3.40.1")
-    assert [each.level for each in checks_here.sqlite_releases()] == [Level.OK, Level.NOTE]
+    assert [each.level for each in environment.sqlite_releases()] == [Level.OK, Level.NOTE]
 
 
 # The place ----------------------------------------------------------------------------------------------------
@@ -223,17 +223,17 @@ def test_an_old_sqlite_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.db"
     path.touch(0o600)
-    assert of(checks_place.permissions(path), "store-permissions").level is Level.OK
+    assert of(storage_path.permissions(path), "store-permissions").level is Level.OK
     path.chmod(0o666)
-    assert of(checks_place.permissions(path), "store-permissions").level is Level.WARNING
+    assert of(storage_path.permissions(path), "store-permissions").level is Level.WARNING
     path.chmod(0o600)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    found = of(checks_place.permissions(path), "store-permissions")
+    found = of(storage_path.permissions(path), "store-permissions")
     assert found.level is Level.PROBLEM
     assert str(path) in found.found
     monkeypatch.setattr("os.access", lambda path, mode: True)
     monkeypatch.setattr("os.getuid", lambda: 4_000_000)
-    assert path.stat().st_uid == 0 or of(checks_place.permissions(path), "store-permissions").level is Level.NOTE
+    assert path.stat().st_uid == 0 or of(storage_path.permissions(path), "store-permissions").level is Level.NOTE
 
 
 @pytest.mark.parametrize(
@@ -245,10 +245,10 @@ def test_a_network_disk(tmp_path: Path, kind: str, level: Level) -> None:
     mounts.write_text(
         f"/dev/a / ext4 rw 0 0\nbroken\nserver:/x {tmp_path.resolve()} {kind} rw 0 0\nproc /proc proc 0 0\n"
     )
-    (found,) = checks_place.network_disk(tmp_path / "a.db", mounts)
+    (found,) = storage_path.network_disk(tmp_path / "a.db", mounts)
     assert found.level is level
     assert kind in found.found
-    assert list(checks_place.network_disk(tmp_path / "a.db", tmp_path / "none")) == []
+    assert list(storage_path.network_disk(tmp_path / "a.db", tmp_path / "none")) == []
 
 
 class Usage(NamedTuple):
@@ -262,19 +262,19 @@ class Usage(NamedTuple):
 def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: Level) -> None:
     (tmp_path / "a.db").write_bytes(b"x" * 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free))
-    (found,) = checks_place.disk_space(tmp_path / "a.db")
+    (found,) = storage_path.disk_space(tmp_path / "a.db")
     assert found.level is level
     assert "1,000" in found.found
-    (whole,) = checks_place.disk_space(tmp_path)
+    (whole,) = storage_path.disk_space(tmp_path)
     assert whole.level is level
 
 
 def test_a_large_log(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    assert [each.level for each in checks_place.log_size(path)] == [Level.OK]
+    assert [each.level for each in storage_path.log_size(path)] == [Level.OK]
     with Path(f"{path}-wal").open("wb") as log:
         log.truncate(200 << 20)
-    assert [each.level for each in checks_place.log_size(path)] == [Level.WARNING]
+    assert [each.level for each in storage_path.log_size(path)] == [Level.WARNING]
 
 
 # The store ----------------------------------------------------------------------------------------------------
@@ -284,9 +284,9 @@ def test_a_clock_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     store = timed(clock)
     store.put("t", {"a": 1})
-    assert of(store_checks(store), "clock").level is Level.OK
+    assert of(checked(store), "clock").level is Level.OK
     clock.now -= DAY
-    found = of(store_checks(store), "clock")
+    found = of(checked(store), "clock")
     assert found.level is Level.WARNING
     assert "2026-11-14 12:00:00 UTC" in found.found
 
@@ -297,11 +297,11 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
 
     clock = Clock()
     store, kinds = timed(clock), knows(Watched().kind(), Kind("fails", "", fails))
-    assert of(store_checks(store), "jobs").found == "no jobs"
+    assert of(checked(store), "jobs").found == "no jobs"
     jobs = Jobs(store, kinds)
     jobs.add("late", "tidy", schedule="every 1h")
     jobs.add("paused", "tidy", schedule="every 1h", paused=True)
-    assert of(store_checks(store), "jobs").found == "2 jobs, all in order"
+    assert of(checked(store), "jobs").found == "2 jobs, all in order"
     jobs.add("strange", "watched")
     jobs.add("bad", "fails")
     jobs.add("broken", "tidy")
@@ -310,7 +310,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
     job = jobs.get("broken")
     run(store.engine.ground.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
     clock.now += 3 * HOUR
-    found = {each.code: each for each in store_checks(store) if each.code.startswith("jobs")}
+    found = {each.code: each for each in checked(store) if each.code.startswith("jobs")}
     assert found.keys() == {"jobs-overdue", "jobs-failing", "jobs-unknown", "jobs-damaged"}
     assert "the job late was due at 2026-11-15 13:00 UTC" in found["jobs-overdue"].found
     assert "holdfast explain corrupt" in found["jobs-failing"].remedy
@@ -326,9 +326,9 @@ def test_leases_that_were_left() -> None:
         Row(("", "", "lease", "job a", ""), ("y", clock.now)),
     ]
     run(store.engine.ground.backend.apply([Put(REFS, row) for row in rows]))
-    assert of(store_checks(store), "leases").found == "2 held, none left behind"
+    assert of(checked(store), "leases").found == "2 held, none left behind"
     clock.now += HOUR
-    found = of(store_checks(store), "leases")
+    found = of(checked(store), "leases")
     assert found.level is Level.NOTE
     assert "job a, rewrite of 't'" in found.found
 
@@ -336,7 +336,7 @@ def test_leases_that_were_left() -> None:
 def test_rows_in_quarantine() -> None:
     store = timed(Clock())
     run(store.engine.ground.backend.apply([Put(QUARANTINE, Row(("", "t", 0), ("steps", 1, "damaged"), b"x"))]))
-    found = of(store_checks(store), "quarantine")
+    found = of(checked(store), "quarantine")
     assert found.level is Level.WARNING
     assert "1 damaged rows were put aside, of 't'" in found.found
 
@@ -344,25 +344,25 @@ def test_rows_in_quarantine() -> None:
 def test_readable_rows_that_are_behind() -> None:
     store = Store(Engine(Ground(Memory(), project=True)), "")
     store.put("t", {"a": 1})
-    assert of(store_checks(store), "readable-rows").level is Level.OK
+    assert of(checked(store), "readable-rows").level is Level.OK
     run(store.engine.ground.backend.apply([Delete(AGENT_STATES, ("", "t"))]))
-    assert of(store_checks(store), "readable-rows").level is Level.WARNING
+    assert of(checked(store), "readable-rows").level is Level.WARNING
 
 
 def test_an_index_of_words_that_is_not_complete(tmp_path: Path) -> None:
     with holdfast.open(f"sqlite:///{tmp_path}/a.db") as store:
         store.put("t", {"a": "hello"})
-        assert of(store_checks(store), "text-index").level is Level.NOTE
+        assert of(checked(store), "text-index").level is Level.NOTE
         store.index()
-        assert of(store_checks(store), "text-index").level is Level.OK
+        assert of(checked(store), "text-index").level is Level.OK
         run(store.engine.ground.backend.apply([Delete(WORDS, ("", "t"))]))
-        assert "a search may miss some" in of(store_checks(store), "text-index").found
+        assert "a search may miss some" in of(checked(store), "text-index").found
         run(store.engine.ground.backend.apply([Put(REFS, Row(index_key(""), ("building", 0)))]))
-        assert "not finished" in of(store_checks(store), "text-index").found
+        assert "not finished" in of(checked(store), "text-index").found
 
 
 def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.ops.checks_store.LATEST", 10)
+    monkeypatch.setattr("holdfast.maintenance.doctor.store_checks.LATEST", 10)
     backend = Counting(Memory())
     store = Store(Engine(Ground(backend)), "")
     for number in range(40):
@@ -370,10 +370,10 @@ def test_the_index_is_looked_at_without_reading_all_of_a_long_thread(monkeypatch
     store.index()
     sample = run(store.engine.lines.listing("", "", "", 10))
     backend.reset()
-    assert run(checks_store.text_index(store, sample))[0].level is Level.OK
+    assert run(store_checks.text_index(store, sample))[0].level is Level.OK
     assert backend.rows_read.total() < 30
     run(backend.apply([Delete(WORDS, ("", "t", 0, 35))]))
-    assert run(checks_store.text_index(store, sample))[0].level is Level.WARNING
+    assert run(store_checks.text_index(store, sample))[0].level is Level.WARNING
 
 
 class Telling(Wrapper):
@@ -406,19 +406,19 @@ class Telling(Wrapper):
 )
 def test_copies_that_are_behind(status: dict[str, Any], level: Level, said: str) -> None:
     store = timed(time.time_ns, Telling(**status))
-    found = of(store_checks(store), "copies")
+    found = of(checked(store), "copies")
     assert found.level is level
     assert said in found.found
 
 
 def test_what_the_stores_own_check_finds() -> None:
     store = timed(time.time_ns, Telling([f"page {n} is wrong" for n in range(8)]))
-    found = of(store_checks(store), "store-check")
+    found = of(checked(store), "store-check")
     assert found.level is Level.PROBLEM
     assert found.found.endswith("page 4 is wrong; and 3 more")
     large = timed(time.time_ns, Telling(["wrong"], size=10 << 30))
-    assert of(store_checks(large), "store-check").level is Level.NOTE
-    assert of(run(checks_store.checks(large, full=True)), "store-check").level is Level.PROBLEM
+    assert of(checked(large), "store-check").level is Level.NOTE
+    assert of(run(store_checks.checks(large, full=True)), "store-check").level is Level.PROBLEM
 
 
 def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
@@ -426,7 +426,7 @@ def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
         async def check(self) -> list[str]:
             raise Corrupt("a page is damaged", where="page 7")
 
-    found = store_checks(timed(time.time_ns, Broken()))
+    found = checked(timed(time.time_ns, Broken()))
     assert of(found, "store-check").found == "a page is damaged (at page 7) [corrupt]"
     assert of(found, "quarantine").ok
 
@@ -434,7 +434,7 @@ def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
         async def read(self, queries: Any) -> Any:
             raise Corrupt("nothing can be read", hint="Repair it")
 
-    found = store_checks(timed(time.time_ns, Unreadable()))
+    found = checked(timed(time.time_ns, Unreadable()))
     assert [(each.code, each.level) for each in found] == [("store-opens", Level.PROBLEM), ("store-check", Level.OK)]
 
 
@@ -445,11 +445,11 @@ def test_a_sqlite_file_that_does_not_give_room_back(tmp_path: Path) -> None:
             store.put(f"t{number}", {"a": os.urandom(150_000)})
         for number in range(40):
             store.delete(f"t{number}")
-        (found,) = checks_store.sqlite_settings(tmp_path / "a.db")
+        (found,) = store_checks.sqlite_settings(tmp_path / "a.db")
         assert found.level is Level.NOTE
         assert "Give the room back" in found.remedy
     import apsw
 
     apsw.Connection(str(tmp_path / "plain.db")).execute("create table t (a); insert into t values (1)")
-    (found,) = checks_store.sqlite_settings(tmp_path / "plain.db")
+    (found,) = store_checks.sqlite_settings(tmp_path / "plain.db")
     assert found.level is Level.WARNING

@@ -11,8 +11,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict
-from holdfast.ops.doctor import Level, doctor
-from holdfast.ops.jobs import Book, Jobs
+from holdfast.maintenance.doctor.run import Level, doctor
+from holdfast.maintenance.jobs.jobs import Book, Jobs
 from tests.ops.kit import run_due
 from tests.servers.places import COMPOSED, KINDS, place
 from tests.support.nightly import mostly_nightly

@@ -11,7 +11,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
-from holdfast.ops.jobs import Jobs
+from holdfast.maintenance.jobs.jobs import Jobs
 from holdfast.state.reader import View, viewed
 from holdfast.store import Store
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, timed

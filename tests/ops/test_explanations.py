@@ -13,9 +13,9 @@ from holdfast import errors
 from holdfast.cli.failures import EXIT_CODES, exit_code
 from holdfast.engine.integrity.findings import Code
 from holdfast.errors import FINER, HoldfastError, NotFound
-from holdfast.ops.explained_checks import CHECKS
-from holdfast.ops.explained_errors import ERRORS
-from holdfast.ops.explanations import explain, explanations
+from holdfast.maintenance.explain.checks import CHECKS
+from holdfast.maintenance.explain.errors import ERRORS
+from holdfast.maintenance.explain.explanations import explain, explanations
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "holdfast"

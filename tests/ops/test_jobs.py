@@ -16,8 +16,8 @@ from holdfast.backends.interface import Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
 from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooLarge, Transient
-from holdfast.ops.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
-from holdfast.ops.kinds import Kind, Kinds, Result
+from holdfast.maintenance.jobs.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
+from holdfast.maintenance.jobs.types import Kind, Kinds, Result
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
 
 

@@ -20,9 +20,9 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Corrupt, Invalid, Transient, Unavailable
-from holdfast.ops.jobs import AsyncJobs, Job, Jobs, Run
-from holdfast.ops.kinds import Context, Kind, Result
-from holdfast.ops.runner import AsyncRunner, Runner
+from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, Jobs, Run
+from holdfast.maintenance.jobs.runner import AsyncRunner, Runner
+from holdfast.maintenance.jobs.types import Context, Kind, Result
 from tests.damaged import flipped
 from tests.ops.kit import HOUR, Clock, Watched, awaited, knows, timed
 from tests.support.nightly import mostly_nightly

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.ops.jobs import Jobs
-from holdfast.ops.kinds import Kind, Kinds
+from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.types import Kind, Kinds
 from tests.agents.autosaved import patiently, timely
 from tests.support.nightly import mostly_nightly
 
@@ -169,9 +169,9 @@ def _stopped(url: str, notes: Path) -> None:
 def test_a_program_ends_though_its_runner_was_not_stopped(tmp_path: Path) -> None:
     code = f"""
 import holdfast, threading, time
-from holdfast.ops.jobs import Jobs
-from holdfast.ops.kinds import Kind, Kinds
-from holdfast.ops.runner import Runner
+from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.types import Kind, Kinds
+from holdfast.maintenance.jobs.runner import Runner
 
 begun = threading.Event()
 

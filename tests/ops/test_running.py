@@ -19,9 +19,9 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Uncertain
-from holdfast.ops.jobs import AsyncJobs, Book, Jobs
-from holdfast.ops.kinds import Context, Kind, Kinds
-from holdfast.ops.running import Ended, _start, run_job
+from holdfast.maintenance.jobs.execution import Ended, _start, run_job
+from holdfast.maintenance.jobs.jobs import AsyncJobs, Book, Jobs
+from holdfast.maintenance.jobs.types import Context, Kind, Kinds
 from holdfast.store import Operations
 from tests.agents.autosaved import until
 from tests.ops.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed
@@ -208,7 +208,7 @@ def test_a_process_that_slept_looks_before_it_goes_on(monkeypatch: pytest.Monkey
     backend = store.engine.ground.backend
     asleep = [0.0]
     real = time.time
-    monkeypatch.setattr("holdfast.ops.running.time.time", lambda: real() + asleep[0])
+    monkeypatch.setattr("holdfast.maintenance.jobs.execution.time.time", lambda: real() + asleep[0])
 
     def tell(count: int, total: int | None, what: str) -> None:
         if count == 3:

@@ -14,8 +14,8 @@ from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid, Unsupported
-from holdfast.ops.jobs import Jobs
-from holdfast.ops.kinds import Kinds
+from holdfast.maintenance.jobs.jobs import Jobs
+from holdfast.maintenance.jobs.types import Kinds
 from tests.damaged import flipped
 
 
@@ -106,7 +106,7 @@ def test_verify_begins_anew_with_other_settings_or_after_long(
     assert not jobs.get("check").mark
     assert "broken off" not in jobs.run("check").summary
     stopped_after(store, "b")
-    monkeypatch.setattr("holdfast.ops.upkeep_jobs._STALE", 0)
+    monkeypatch.setattr("holdfast.maintenance.jobs.builtin._STALE", 0)
     assert "broken off" not in jobs.run("check").summary
 
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import holdfast
-from holdfast.ops.kinds import Context, Kind, Kinds
-from holdfast.ops.runner import Runner
+from holdfast.maintenance.jobs.runner import Runner
+from holdfast.maintenance.jobs.types import Context, Kind, Kinds
 
 
 def note(path: Path, text: str) -> None:

@@ -19,10 +19,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Denied, HoldfastError, Invalid
+from holdfast.maintenance.retention import Retention
 from holdfast.security.access.policy import Policy
 from holdfast.state.sharing import segmented_log
 from holdfast.store import Store
-from holdfast.upkeep.retention import Retention
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend
 

@@ -13,11 +13,11 @@ from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES,
 from holdfast.engine.integrity.findings import Code, Level, Weight
 from holdfast.engine.leases import Lease
 from holdfast.errors import Invalid, Unavailable
-from holdfast.upkeep.heads import export_heads
-from holdfast.upkeep.mending import mend
-from holdfast.upkeep.quarantine import quarantined
-from holdfast.upkeep.repair import repair
-from holdfast.upkeep.sources import Source
+from holdfast.maintenance.repair.line import mend
+from holdfast.maintenance.repair.quarantine import quarantined
+from holdfast.maintenance.repair.repairer import repair
+from holdfast.maintenance.repair.sources import Source
+from holdfast.maintenance.verify.heads import export_heads
 from tests.damaged import flipped
 from tests.engine.lines import store_on
 from tests.engine.pruned import Mortal

@@ -20,8 +20,8 @@ from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.engine.row_format import is_sound
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Transient, Unavailable
+from holdfast.maintenance.verify.heads import Heads
 from holdfast.store import Store
-from holdfast.upkeep.heads import Heads
 
 Truth = dict[str, dict[str, Any]]
 

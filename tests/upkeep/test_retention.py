@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.upkeep.retention import Candidate, Retention, Verdict, policy_of
+from holdfast.maintenance.retention import Candidate, Retention, Verdict, policy_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = 3600 * 10**9

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import HoldfastError
-from holdfast.upkeep.heads import Heads
+from holdfast.maintenance.verify.heads import Heads
 from tests.damaged import flipped
 from tests.engine.lines import store_on
 

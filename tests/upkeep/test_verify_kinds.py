@@ -14,8 +14,8 @@ from holdfast.backends.tables import FOLDS, NODES, OBJECTS, REFS, STEPS, Space
 from holdfast.codec.envelope import Content, Context, wrap
 from holdfast.engine.integrity.findings import Code, Finding, Weight
 from holdfast.engine.row_format import Line, fold_row, open_fold
+from holdfast.maintenance.verify import verifier
 from holdfast.store import Store
-from holdfast.upkeep import verifying
 from tests.engine.lines import store_on
 
 LINE = Line("", "t")
@@ -142,8 +142,8 @@ def test_many_names_and_some_that_point_to_nothing() -> None:
 
 
 def test_a_report_lists_damage_rather_than_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "MOST_FINDINGS", 2)
-    report = verifying.Report("", "", "hashes")
+    monkeypatch.setattr(verifier, "MOST_FINDINGS", 2)
+    report = verifier.Report("", "", "hashes")
     for code in (Code.ORPHAN, Code.MISSING_STEP, Code.ORPHAN, Code.DAMAGED_STEP, Code.DAMAGED_FOLD):
         report.add(Finding(code, ""))
     assert (report.found, codes(report.findings)) == (5, {Code.MISSING_STEP, Code.DAMAGED_STEP})

@@ -159,7 +159,7 @@ def check(session: Session, file: str, heads_file: str | None) -> None:
 
 def _heads(file: str | None) -> dict[str, tuple[int, str]] | None:
     from holdfast.engine.model.scopes import MARK
-    from holdfast.upkeep.heads import Heads
+    from holdfast.maintenance.verify.heads import Heads
 
     if file is None:
         return None

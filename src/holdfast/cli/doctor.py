@@ -11,7 +11,7 @@ from holdfast.cli.frame import Session, command
 from holdfast.cli.text import safe
 
 if TYPE_CHECKING:
-    from holdfast.ops.checks import Check
+    from holdfast.maintenance.doctor.result import Check
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
@@ -27,7 +27,7 @@ def doctor(session: Session, full: bool) -> None:
     holdfast doctor --store sqlite:///agents.db
     """
     from holdfast.backends.config import of_path
-    from holdfast.ops.doctor import examine
+    from holdfast.maintenance.doctor.run import examine
 
     given = None if session.store_name is None else of_path(session.store_name)
     wrong, missing = 0, False

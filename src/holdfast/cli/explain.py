@@ -22,7 +22,7 @@ class Code(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.ops.explanations import explanations
+        from holdfast.maintenance.explain.explanations import explanations
 
         return [CompletionItem(each) for each in explanations() if each.startswith(incomplete)]
 
@@ -37,8 +37,8 @@ def explain(session: Session, code: str | None) -> None:
     \b
     holdfast explain no-store
     """
-    from holdfast.ops.explanations import explain as explained
-    from holdfast.ops.explanations import explanations
+    from holdfast.maintenance.explain.explanations import explain as explained
+    from holdfast.maintenance.explain.explanations import explanations
 
     if code is None:
         found = list(explanations().values())

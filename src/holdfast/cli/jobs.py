@@ -17,7 +17,7 @@ from holdfast.cli.text import ago, in_words, local, safe
 from holdfast.errors import Corrupt
 
 if TYPE_CHECKING:
-    from holdfast.ops.jobs import Job, Jobs, Run
+    from holdfast.maintenance.jobs.jobs import Job, Jobs, Run
     from holdfast.store import Store
 
 _HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
@@ -42,7 +42,7 @@ class KindName(click.ParamType[str]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG002
         from click.shell_completion import CompletionItem
 
-        from holdfast.ops.kinds import Kinds
+        from holdfast.maintenance.jobs.types import Kinds
 
         return [CompletionItem(each) for each in Kinds().names() if each.startswith(incomplete)]
 
@@ -51,7 +51,7 @@ JOB = JobName()
 
 
 def _jobs(store: Store) -> Jobs:
-    from holdfast.ops.jobs import Jobs
+    from holdfast.maintenance.jobs.jobs import Jobs
 
     return Jobs(store)
 
@@ -230,7 +230,7 @@ def work(session: Session, once: bool) -> None:
     --once, the exit code tells whether all went well.
     """
     from holdfast.backends.runtime.drivers import run as driven
-    from holdfast.ops.runner import Runner
+    from holdfast.maintenance.jobs.runner import Runner
 
     store = session.open(write=True)
     ended: list[str] = []
@@ -306,7 +306,7 @@ def _took(run: Run) -> str:
 @command("kinds")
 def kinds(session: Session) -> None:
     """List the kinds of jobs, and their settings."""
-    from holdfast.ops.kinds import Kinds
+    from holdfast.maintenance.jobs.types import Kinds
 
     known = Kinds()
     for each in map(known.get, known.names()):

@@ -17,8 +17,8 @@ from holdfast.cli.text import ago, plural, safe, size
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from holdfast.upkeep.orphans import Orphans
-    from holdfast.upkeep.pruning import Pruned, PrunedThread
+    from holdfast.maintenance.orphans import Orphans
+    from holdfast.maintenance.pruner import Pruned, PrunedThread
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -125,7 +125,7 @@ def prune(
 
 
 def _policy(rules: dict[str, Any]) -> Any:
-    from holdfast.upkeep.retention import Retention
+    from holdfast.maintenance.retention import Retention
 
     given = {
         **{name: value for name, value in rules.items() if name.startswith("keep_") and value},

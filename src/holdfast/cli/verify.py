@@ -18,9 +18,9 @@ from holdfast.errors import Corrupt
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.salvage import Salvaged
     from holdfast.engine.integrity.findings import Finding
-    from holdfast.upkeep.heads import Heads
-    from holdfast.upkeep.repair import Repaired
-    from holdfast.upkeep.verifying import Report
+    from holdfast.maintenance.repair.repairer import Repaired
+    from holdfast.maintenance.verify.heads import Heads
+    from holdfast.maintenance.verify.verifier import Report
 
 _LEVELS = ("structure", "hashes", "decode")
 _SHOWN = 20
@@ -105,7 +105,7 @@ def heads(session: Session, file: str) -> None:
 
 
 def _heads(file: str | None) -> Heads | None:
-    from holdfast.upkeep.heads import Heads
+    from holdfast.maintenance.verify.heads import Heads
 
     return None if file is None else Heads.load(file)
 

@@ -36,7 +36,7 @@ class Weight(Enum):
 
 
 class Code(StrEnum):
-    """What was found. `holdfast.upkeep.findings` explains each."""
+    """What was found. `holdfast.maintenance.explain.findings` explains each."""
 
     MISSING_STEP = "missing-step"
     DAMAGED_STEP = "damaged-step"

@@ -22,9 +22,9 @@ from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient
-from holdfast.ops.jobs import Book, Job, Run, Tell
-from holdfast.ops.kinds import Kinds
-from holdfast.ops.running import LIFE, Ended, NotDue, run_job
+from holdfast.maintenance.jobs.execution import LIFE, Ended, NotDue, run_job
+from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell
+from holdfast.maintenance.jobs.types import Kinds
 from holdfast.store import Operations
 
 LOOK_EVERY = 15.0

@@ -22,8 +22,8 @@ from holdfast.backends.interface import Call
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, HoldfastError, Invalid, Transient
-from holdfast.ops.jobs import Book, Job, Run, Tell, retry_after
-from holdfast.ops.kinds import Kind, Result
+from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell, retry_after
+from holdfast.maintenance.jobs.types import Kind, Result
 from holdfast.store import Store
 
 T = TypeVar("T")
@@ -317,7 +317,7 @@ class Holding:
 
 
 class Running:
-    """A job that runs: what its function is given. See `holdfast.ops.kinds.Context`."""
+    """A job that runs: what its function is given. See `holdfast.maintenance.jobs.types.Context`."""
 
     def __init__(self, job: Job, store: Store, holding: Holding, tell: Tell | None) -> None:
         self.job = job

@@ -13,10 +13,10 @@ from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import ON
 from holdfast.engine.types import to_datetime
 from holdfast.errors import HoldfastError
-from holdfast.ops.checks import Check, note, ok, problem, warning
-from holdfast.ops.jobs import Job
-from holdfast.ops.kinds import Kinds
-from holdfast.ops.running import LIFE
+from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
+from holdfast.maintenance.jobs.execution import LIFE
+from holdfast.maintenance.jobs.jobs import Job
+from holdfast.maintenance.jobs.types import Kinds
 from holdfast.store import Operations
 
 SAMPLE = 200

@@ -8,7 +8,7 @@ from holdfast.backends.interface import Backend
 from holdfast.backends.paging import Hole, sturdy_rows
 from holdfast.backends.tables import BRANCHES, FOLDS, STEPS
 from holdfast.engine.row_format import Branch, Info, Line, Point
-from holdfast.upkeep.sources import Source, first_of
+from holdfast.maintenance.repair.sources import Source, first_of
 
 
 async def new_info(backend: Backend, line: Line, fresh: Info, sources: Sequence[Source]) -> Info:

@@ -13,14 +13,14 @@ import msgspec
 from holdfast.engine.integrity.findings import Level
 from holdfast.engine.time_parsing import parse_age
 from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
-from holdfast.ops.kinds import Context, Kind, Result, known_only
+from holdfast.maintenance.jobs.types import Context, Kind, Result, known_only
+from holdfast.maintenance.pruner import PrunedThread, Selection, prune
+from holdfast.maintenance.retention import Retention
+from holdfast.maintenance.verify.verifier import Report, verify
 from holdfast.state.artifacts.records import Records as Artifacts
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions.api import SessionsOperations
 from holdfast.store import Operations, Store
-from holdfast.upkeep.pruning import PrunedThread, Selection, prune
-from holdfast.upkeep.retention import Retention
-from holdfast.upkeep.verifying import Report, verify
 
 _PAGE = 100
 _NAMED = 5

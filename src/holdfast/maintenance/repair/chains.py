@@ -16,7 +16,7 @@ from holdfast.codec.envelope import Context, unwrap
 from holdfast.engine.model.steps import Parent, Step
 from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import HoldfastError
-from holdfast.upkeep.sources import Source, first_of
+from holdfast.maintenance.repair.sources import Source, first_of
 
 Where = tuple[int, int]
 

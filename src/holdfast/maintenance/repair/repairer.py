@@ -1,7 +1,7 @@
 """Repairing a store: its threads one by one, from sources where there are any.
 
 A store whose own files are damaged is put in order first, so that its rows can be read and written: see
-`holdfast.upkeep.storefiles`.
+`holdfast.maintenance.repair.store_files`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,20 @@ from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import Conflict, Invalid
-from holdfast.upkeep.heads import Heads
-from holdfast.upkeep.mended import Lost, Mended
-from holdfast.upkeep.mending import mend
-from holdfast.upkeep.sources import Source
-from holdfast.upkeep.storefiles import Files, are_damaged, copies_of, found_by, put_in_order, rehearse, seem_damaged
-from holdfast.upkeep.verifying import Report, verify
+from holdfast.maintenance.repair.line import mend
+from holdfast.maintenance.repair.report import Lost, Mended
+from holdfast.maintenance.repair.sources import Source
+from holdfast.maintenance.repair.store_files import (
+    Files,
+    are_damaged,
+    copies_of,
+    found_by,
+    put_in_order,
+    rehearse,
+    seem_damaged,
+)
+from holdfast.maintenance.verify.heads import Heads
+from holdfast.maintenance.verify.verifier import Report, verify
 
 _CACHE_BYTES = 16 << 20
 _BATCH = 256

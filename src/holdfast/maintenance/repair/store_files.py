@@ -20,7 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Code
 from holdfast.engine.row_format import is_sound
 from holdfast.errors import Corrupt
-from holdfast.upkeep.verifying import Report
+from holdfast.maintenance.verify.verifier import Report
 
 
 class Files(NamedTuple):

@@ -23,7 +23,7 @@ from holdfast.engine.model.json_diff import tree_of
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.step_info import Head as StepHead
 from holdfast.engine.types import Checkpoint
-from holdfast.upkeep.portable import EXPORTED, VERSION, Begin, End, Head, Place, Progress, Sink, row_record
+from holdfast.maintenance.archive.format import EXPORTED, VERSION, Begin, End, Head, Place, Progress, Sink, row_record
 
 _CACHE_BYTES = 8 << 20
 _STATES = 32

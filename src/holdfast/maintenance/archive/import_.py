@@ -22,8 +22,8 @@ from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Branch, Line, check_name, is_sound
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
-from holdfast.upkeep.exporting import passing
-from holdfast.upkeep.portable import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
+from holdfast.maintenance.archive.export import passing
+from holdfast.maintenance.archive.format import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
 
 _BATCH_ROWS = 256
 _BATCH_BYTES = 4 << 20

@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from holdfast.errors import NotFound
-from holdfast.ops.explained_checks import CHECKS
-from holdfast.ops.explained_errors import ERRORS
-from holdfast.upkeep.findings import FINDINGS
+from holdfast.maintenance.explain.checks import CHECKS
+from holdfast.maintenance.explain.errors import ERRORS
+from holdfast.maintenance.explain.findings import FINDINGS
 
 EXIT_FINDINGS = 6
 

@@ -1,8 +1,8 @@
 """Kinds of jobs: what scheduled work there is, by name.
 
-A kind is a function and a check of its settings. Those of this package are in `holdfast.ops.upkeep_jobs`; other
-packages plug theirs in through the entry point group `holdfast.jobs`, whose objects are `Kind`s under their names; a
-program adds its own with `Kinds.add`.
+A kind is a function and a check of its settings. Those of this package are in `holdfast.maintenance.jobs.builtin`;
+other packages plug theirs in through the entry point group `holdfast.jobs`, whose objects are `Kind`s under their
+names; a program adds its own with `Kinds.add`.
 """
 
 from __future__ import annotations
@@ -131,6 +131,6 @@ class Kinds:
 
 
 def _built_in() -> Mapping[str, Kind]:
-    from holdfast.ops.upkeep_jobs import KINDS
+    from holdfast.maintenance.jobs.builtin import KINDS
 
     return KINDS

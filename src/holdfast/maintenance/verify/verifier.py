@@ -19,8 +19,8 @@ from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import Progress
 from holdfast.errors import Conflict, Invalid, NotFound
-from holdfast.upkeep.heads import Heads, compare_head
-from holdfast.upkeep.remade import compare_made
+from holdfast.maintenance.verify.derived_rows import compare_made
+from holdfast.maintenance.verify.heads import Heads, compare_head
 
 MOST_FINDINGS = 10_000
 """How many findings a report lists; beyond that they are counted."""

@@ -14,9 +14,9 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.composite_urls import shown
 from holdfast.errors import Config, HoldfastError
+from holdfast.maintenance.doctor import environment, storage_path, store_checks
+from holdfast.maintenance.doctor.result import Check, Level, problem
 from holdfast.opening import open as open_store
-from holdfast.ops import checks_here, checks_place, checks_store
-from holdfast.ops.checks import Check, Level, problem
 
 __all__ = ["Check", "Level", "doctor"]
 
@@ -31,17 +31,17 @@ def doctor(url: str | None = None, *, tenant: str = "", full: bool = False) -> l
 
 def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> Iterator[Check]:
     """The same, each as soon as it is known."""
-    yield from checks_here.checks()
+    yield from environment.checks()
     try:
         named = resolve(url)
     except Config as error:
         yield problem("store-named", error.what, error.hint)
         return
     there = True
-    for part in checks_place.parts(named):
-        path = checks_place.path_of(part)
+    for part in storage_path.parts(named):
+        path = storage_path.path_of(part)
         if path is not None:
-            found = list(checks_place.checks(part, path))
+            found = list(storage_path.checks(part, path))
             there = there and not any(each.code == "store-there" and not each.ok for each in found)
             yield from found
     if there:
@@ -58,11 +58,11 @@ def _store(url: str, tenant: str, full: bool) -> Iterator[Check]:
         return
     try:
         with store:
-            yield from run(checks_store.checks(store, full=full))
-            for part in checks_place.parts(url):
-                path = checks_place.path_of(part)
+            yield from run(store_checks.checks(store, full=full))
+            for part in storage_path.parts(url):
+                path = storage_path.path_of(part)
                 if path is not None and part.startswith("sqlite:"):
-                    yield from checks_store.sqlite_settings(path)
+                    yield from store_checks.sqlite_settings(path)
     except HoldfastError as error:
         yield _failed(url, error)
 

@@ -27,9 +27,9 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
 from holdfast.history.query import Query, parse
 from holdfast.history.search import Search
+from holdfast.maintenance.retention import Candidate, Retention, Verdict
 from holdfast.security.access.registry import ACCESS
 from holdfast.security.audit.recorder import AUDIT
-from holdfast.upkeep.retention import Candidate, Retention, Verdict
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many threads are done, of how many, and which was the last."""

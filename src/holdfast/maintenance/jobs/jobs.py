@@ -5,8 +5,8 @@
     jobs = Jobs(store)
     jobs.add("nightly", "prune", schedule="daily at 03:00", settings={"keep_last": 100})
 
-`holdfast.ops.runner` runs what is due. Each run is under a lease, so that of any number of runners, in any number of
-processes, one does it.
+`holdfast.maintenance.jobs.runner` runs what is due. Each run is under a lease, so that of any number of runners, in any
+number of processes, one does it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from holdfast.engine.context import Ground
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooLarge
-from holdfast.ops import schedules
-from holdfast.ops.kinds import Kinds
+from holdfast.maintenance.jobs.schedule import parse as parse_schedule
+from holdfast.maintenance.jobs.types import Kinds
 from holdfast.store import Operations
 
 _log = logging.getLogger("holdfast.jobs")
@@ -177,7 +177,7 @@ class Job:
         """When it is due after this moment, by its schedule; 0 for never."""
         if not self.schedule:
             return 0
-        moment = schedules.parse(self.schedule).next_after(to_datetime(now))
+        moment = parse_schedule(self.schedule).next_after(to_datetime(now))
         return _nanoseconds(moment)
 
     def latest_due(self, now: int) -> int:
@@ -285,7 +285,7 @@ class Book:
         if type(paused) is not bool:
             raise Invalid(f"paused is True or False, not {paused!r}")
         plain = self.settings(kind, settings)
-        text = str(schedules.parse(schedule)) if schedule else ""
+        text = str(parse_schedule(schedule)) if schedule else ""
         now = self.ground.clock()
         while True:
             old = await self.find(name)
@@ -351,7 +351,8 @@ class JobOperations:
         """Store a job: of what kind, when, and with which settings. `Conflict` if there is one of this name, unless it
         is to be replaced: that keeps what is known of its runs.
 
-        Without a `schedule` it runs only when it is told to. `holdfast.ops.schedules` says how one is written.
+        Without a `schedule` it runs only when it is told to. `holdfast.maintenance.jobs.schedule` says how one is
+        written.
         """
         return await self._book.add(name, kind, schedule, settings, paused, replace)
 
@@ -392,7 +393,7 @@ class JobOperations:
         `Conflict` if it is running somewhere. `progress` is told how far it is; an error that it raises ends the job.
         `stop` is asked before each step whether to end there.
         """
-        from holdfast.ops.running import run_job
+        from holdfast.maintenance.jobs.execution import run_job
 
         ended = await run_job(self._book, name, only_due=False, tell=progress, stopping=stop or bool)
         if ended.error is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.backends.config import find_file, resolve
 from holdfast.errors import Config
-from holdfast.ops.checks import Check, note, ok, problem, warning
+from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
 
 VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER")
 """The variables of the environment that are read."""

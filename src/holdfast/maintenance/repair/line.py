@@ -41,12 +41,12 @@ from holdfast.engine.row_format import (
 )
 from holdfast.engine.state_loader import Held, States, pointers_in
 from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound
-from holdfast.upkeep.chains import Chain, Chains, Where, open_row
-from holdfast.upkeep.heads import Heads, compare_head
-from holdfast.upkeep.infos import new_info
-from holdfast.upkeep.mended import Lost, Mended
-from holdfast.upkeep.quarantine import Keeper
-from holdfast.upkeep.sources import Source, first_of
+from holdfast.maintenance.repair.chains import Chain, Chains, Where, open_row
+from holdfast.maintenance.repair.line_info import new_info
+from holdfast.maintenance.repair.quarantine import Keeper
+from holdfast.maintenance.repair.report import Lost, Mended
+from holdfast.maintenance.repair.sources import Source, first_of
+from holdfast.maintenance.verify.heads import Heads, compare_head
 
 _CACHE_BYTES = 16 << 20
 _ATTEMPTS = 20

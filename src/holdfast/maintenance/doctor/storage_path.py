@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from holdfast.backends.urls import is_there
 from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
 from holdfast.errors import Denied
-from holdfast.ops.checks import Check, note, ok, problem, warning
+from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "davfs")
 _MOUNTS = Path("/proc/mounts")

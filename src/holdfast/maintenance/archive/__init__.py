@@ -1,0 +1,1 @@
+"""Export of threads into files, and import from them."""

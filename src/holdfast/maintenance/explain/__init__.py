@@ -1,0 +1,1 @@
+"""What each code means: of errors, of findings of verify, of checks of the doctor."""

@@ -1,0 +1,1 @@
+"""Scheduled jobs: their records, types and schedules, and the runner."""

@@ -1,0 +1,1 @@
+"""Repair of a damaged store, from other copies where there are any."""

@@ -1,1 +1,0 @@
-"""Scheduled work, and looking a store over."""

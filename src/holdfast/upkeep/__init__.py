@@ -1,1 +1,0 @@
-"""Mending history: retention, verification, repair, export."""
