@@ -17,7 +17,7 @@ from holdfast.agents import Machine, PersistentAgent
 from holdfast.agents.definition.spec import registry
 from holdfast.backends.memory import Memory
 from holdfast.backends.tables import EVENTS, LINKS
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import KINDS, backend, store_on
 from tests.test_golden_store import put_rows, rows_of
 

@@ -19,8 +19,8 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.schema import APPLICATION_ID, later, schema
 from holdfast.backends.tables import JOURNAL, LATER, READABLE, SPACES, WORDS
-from holdfast.checkpointer import Checkpointer
-from holdfast.store import Store
+from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.store import Store
 from tests.engine.lines import KINDS, backend, store_on
 from tests.engine.rows import showing
 

@@ -12,16 +12,6 @@ if TYPE_CHECKING:
     from holdfast.agents import Machine as Machine
     from holdfast.agents import PersistentAgent as PersistentAgent
     from holdfast.agents import persistent as persistent
-    from holdfast.autosave import AsyncAutosave as AsyncAutosave
-    from holdfast.autosave import AsyncCheckpointableMixin as AsyncCheckpointableMixin
-    from holdfast.autosave import Autosave as Autosave
-    from holdfast.autosave import CheckpointableMixin as CheckpointableMixin
-    from holdfast.autosave import EveryStep as EveryStep
-    from holdfast.autosave import Interval as Interval
-    from holdfast.autosave import OnChange as OnChange
-    from holdfast.autosave import OnEvent as OnEvent
-    from holdfast.checkpointer import AsyncCheckpointer as AsyncCheckpointer
-    from holdfast.checkpointer import Checkpointer as Checkpointer
     from holdfast.codec import Codec as Codec
     from holdfast.codec import Inert as Inert
     from holdfast.codec import Limits as Limits
@@ -55,13 +45,23 @@ if TYPE_CHECKING:
     from holdfast.maintenance.jobs.runner import AsyncRunner as AsyncRunner
     from holdfast.maintenance.jobs.runner import Runner as Runner
     from holdfast.maintenance.retention import Retention as Retention
-    from holdfast.opening import aopen as aopen
-    from holdfast.opening import open as open  # noqa: A004 - reads as holdfast.open
     from holdfast.security.access.identity import Identity as Identity
     from holdfast.security.access.policy import Policy as Policy
     from holdfast.security.audit.export import check_audit as check_audit
-    from holdfast.store import AsyncStore as AsyncStore
-    from holdfast.store import Store as Store
+    from holdfast.store.auto_checkpoint import AsyncAutosave as AsyncAutosave
+    from holdfast.store.auto_checkpoint import AsyncCheckpointableMixin as AsyncCheckpointableMixin
+    from holdfast.store.auto_checkpoint import Autosave as Autosave
+    from holdfast.store.auto_checkpoint import CheckpointableMixin as CheckpointableMixin
+    from holdfast.store.auto_checkpoint import EveryStep as EveryStep
+    from holdfast.store.auto_checkpoint import Interval as Interval
+    from holdfast.store.auto_checkpoint import OnChange as OnChange
+    from holdfast.store.auto_checkpoint import OnEvent as OnEvent
+    from holdfast.store.checkpointer import AsyncCheckpointer as AsyncCheckpointer
+    from holdfast.store.checkpointer import Checkpointer as Checkpointer
+    from holdfast.store.opener import aopen as aopen
+    from holdfast.store.opener import open as open  # noqa: A004 - reads as holdfast.open
+    from holdfast.store.store import AsyncStore as AsyncStore
+    from holdfast.store.store import Store as Store
 
     register = default_registry.register
     allow: Callable[..., Any] = default_registry.allow
@@ -142,9 +142,9 @@ def __getattr__(name: str) -> Any:
     if name in _AGENTS:
         from holdfast import agents as found
     elif name in _AUTOSAVE:
-        from holdfast import autosave as found
+        from holdfast.store import auto_checkpoint as found
     elif name in _CHECKPOINTER:
-        from holdfast import checkpointer as found
+        from holdfast.store import checkpointer as found
     elif name in _CHECKPOINTS:
         from holdfast.engine import types as found
     elif name in _CODEC:
@@ -168,7 +168,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MISSING:
         from holdfast.engine.model import missing as found
     elif name in _OPENING:
-        from holdfast import opening as found
+        from holdfast.store import opener as found
     elif name in _REGISTRY:
         from holdfast.codec.registry import default_registry as found
     elif name in _RETENTION:
@@ -176,7 +176,7 @@ def __getattr__(name: str) -> Any:
     elif name in _RUNNER:
         from holdfast.maintenance.jobs import runner as found
     elif name in _STORE:
-        from holdfast import store as found
+        from holdfast.store import store as found
     elif name in _TRACING:
         from holdfast.engine import trace_context as found
     if found is None:

@@ -17,7 +17,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, Transient, Uncertain
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 
 
 class Noter(PersistentAgent, name="autosaved-noter"):

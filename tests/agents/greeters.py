@@ -11,7 +11,7 @@ from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 from tests.state.kit import Clock
 
 

@@ -32,7 +32,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Denied
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.workers import store_on
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.backends.memory import Memory
 from holdfast.errors import Denied, Invalid
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.greeters import Greeter, opened
 
 

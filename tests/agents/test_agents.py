@@ -20,7 +20,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.guard import FREELY
 from holdfast.engine.model.operations import Set
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Unsupported
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.state.kit import SECOND, Clock
 from tests.support.interference import InterferingBackend

@@ -26,7 +26,7 @@ from holdfast.backends.memory import Memory
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.errors import Transient
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 from tests import servers
 from tests.agents.autosaved import AsyncNoter, Noter, Wobbly, patiently, steps, timely
 from tests.servers.places import with_options

@@ -10,7 +10,7 @@ import pytest
 from holdfast.agents import AgentBuilder, Kept, registry
 from holdfast.backends.memory import Memory
 from holdfast.errors import Invalid
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 
 

@@ -21,7 +21,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.codec import default_codec
 from holdfast.engine.model.packed_state import pack_state
 from holdfast.errors import Conflict, Invalid, NotFound, Uncertain, Unsupported
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.counting import added
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 

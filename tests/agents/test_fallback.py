@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS, Space
 from holdfast.errors import Conflict, Corrupt
 from holdfast.security.audit.export import check_audit
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.greeters import Greeter, opened
 
 LINE = "␞agents:a"

@@ -18,7 +18,7 @@ from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Conflict
 from holdfast.security.audit.verify import verify
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.kills import (
     POLICIES,
     TRANSFERS,

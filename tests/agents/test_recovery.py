@@ -17,7 +17,7 @@ from holdfast.agents.storage.transition_log import transitions
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.errors import Conflict, Invalid, NotFound
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.workers import (
     AsyncWorker,
     Crash,

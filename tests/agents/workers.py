@@ -16,7 +16,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Point
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 from tests.support.faults import Faults
 
 

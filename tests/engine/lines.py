@@ -15,7 +15,7 @@ from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.packed_state import pack_state
 from holdfast.engine.row_format import Line
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 KINDS = ("memory", "sqlite")
 

@@ -17,7 +17,7 @@ from holdfast.engine.pending_writes import Write
 from holdfast.engine.rewrite.rewriter import Choice, Choose
 from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import NotFound, Unavailable
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import store_on
 from tests.engine.test_histories import Thread, perform

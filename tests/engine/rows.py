@@ -12,7 +12,7 @@ from holdfast.backends.tables import CONVERSATIONS, READABLE, SPACES, STATE_VALU
 from holdfast.engine.cache import Cache
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import Clock
 
 Rows = dict[str, dict[tuple[Scalar, ...], dict[str, Any]]]

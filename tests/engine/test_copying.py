@@ -19,7 +19,7 @@ from holdfast.backends.tables import LINES, SPACES, STEPS
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.damaged import flipped
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on

@@ -14,7 +14,7 @@ import pytest
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import HoldfastError
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import Clock, store_on
 from tests.support.nightly import mostly_nightly
 

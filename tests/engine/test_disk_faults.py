@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import HoldfastError, Transient, Unavailable
-from holdfast.store import Store
+from holdfast.store.store import Store
 from holdfast.testing.vfs import under_checksums
 from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 from tests.engine.lines import store_on

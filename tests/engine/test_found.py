@@ -20,7 +20,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
 from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, Invalid, NotFound, TooLarge
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 

@@ -23,7 +23,7 @@ from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Invalid, NotFound, TooDeep
-from holdfast.store import AsyncStore
+from holdfast.store.store import AsyncStore
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.test_found import stores
 from tests.support.interference import InterferingBackend, Moment, at_every_moment

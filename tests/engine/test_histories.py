@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.backends.runtime.drivers import run
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Clock, backend, store_on
 from tests.model.histories import edited_state, states

@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import HoldfastError
-from holdfast.store import Store
+from holdfast.store.store import Store
 from holdfast.testing.powercut import Labels, Log, check_cuts, record
 from holdfast.testing.recording import Recorder
 from tests.engine.lines import Clock, store_on

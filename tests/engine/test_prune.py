@@ -20,7 +20,7 @@ from holdfast.engine.pending_writes import Write, write_row
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import Conflict, NotFound, Unavailable
-from holdfast.store import Store
+from holdfast.store.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
 from tests.codec.values import identical

@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Invalid, NotFound
 from holdfast.history.paths import parse_path, path_text
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import store_on
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import store_on
 
 SIZES = (4, 200)

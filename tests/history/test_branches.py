@@ -12,7 +12,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TRANSITIONS
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
 

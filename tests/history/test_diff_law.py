@@ -15,7 +15,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.codec import default_codec as codec
 from holdfast.history.diff_result import Diff
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.codec import values
 from tests.engine.lines import store_on
 from tests.model.histories import channels, edited, edited_state, histories, states

@@ -16,7 +16,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict
 from holdfast.history.ancestry import Ancestry
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.model.histories import edited_state, states
 
 State = dict[str, Any]

@@ -16,7 +16,7 @@ from holdfast.engine.model.missing import MISSING
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.history.merge import LEAVE, Clash
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
 

@@ -23,7 +23,7 @@ from holdfast.engine.row_format import Branch
 from holdfast.engine.types import to_time
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.history.revisions import resolve
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 HOUR = 3600 * 10**9
 START = 1_700_000_000 * 10**9

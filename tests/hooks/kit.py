@@ -10,7 +10,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 
 SECOND = 10**9
 

@@ -13,7 +13,7 @@ from holdfast.engine.engine import Engine
 from holdfast.maintenance.jobs.execution import Ended, NotDue, run_job
 from holdfast.maintenance.jobs.jobs import Book, Job
 from holdfast.maintenance.jobs.types import Context, Kind, Kinds
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 
 SECOND = 10**9
 HOUR = 3600 * SECOND

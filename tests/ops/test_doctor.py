@@ -28,7 +28,7 @@ from holdfast.maintenance.doctor.result import Check, Level
 from holdfast.maintenance.doctor.run import doctor
 from holdfast.maintenance.jobs.jobs import Jobs
 from holdfast.maintenance.jobs.types import Kind
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.ops.kit import DAY, HOUR, Clock, Watched, knows, timed
 
 

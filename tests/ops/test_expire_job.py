@@ -13,7 +13,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
 from holdfast.maintenance.jobs.jobs import Jobs
 from holdfast.state.reader import View, viewed
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, timed
 
 

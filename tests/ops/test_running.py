@@ -22,7 +22,7 @@ from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Uncertain
 from holdfast.maintenance.jobs.execution import Ended, _start, run_job
 from holdfast.maintenance.jobs.jobs import AsyncJobs, Book, Jobs
 from holdfast.maintenance.jobs.types import Context, Kind, Kinds
-from holdfast.store import Operations
+from holdfast.store.store import Operations
 from tests.agents.autosaved import until
 from tests.ops.kit import HOUR, SECOND, Clock, Watched, awaited, knows, timed
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from holdfast.acting import Acting
 from holdfast.agents import persistent
 from holdfast.engine.model.scopes import Scope
 from holdfast.state.artifacts.api import Source
+from holdfast.store.identity_view import Acting
 from tests.security.world import KEY, AsyncSpy, Spy, World
 
 Probe: TypeAlias = Callable[[World, Any], Any]

@@ -25,7 +25,7 @@ from holdfast.engine.row_format import Line, Point
 from holdfast.errors import Corrupt, Denied, Invalid, Unavailable
 from holdfast.security.audit import export, recorder
 from holdfast.security.audit.recorder import AUDIT, Notes
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.agents.autosaved import until
 from tests.state.kit import SECOND, Clock, store_on
 

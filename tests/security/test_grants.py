@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.acting import Acting
 from holdfast.backends.memory import Memory
 from holdfast.engine.model.scopes import Part, Scope
 from holdfast.errors import Denied, Invalid, NotFound
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.registry import KEPT
-from holdfast.store import Store
+from holdfast.store.identity_view import Acting
+from holdfast.store.store import Store
 from tests.state.kit import SECOND, Clock, store_on
 from tests.support.interference import InterferingBackend
 

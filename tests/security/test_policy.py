@@ -17,7 +17,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.errors import Corrupt, Denied, Invalid, NotFound
 from holdfast.security.access.policy import Policy, Rule, stored_policy
 from holdfast.security.access.registry import Access
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.acting import Acting, AsyncActing
 from holdfast.agents import (
     Agents,
     AsyncAgents,
@@ -33,6 +32,7 @@ from holdfast.state.sharing.subscription import AsyncSubscription, Subscription
 from holdfast.state.sharing.topic import AsyncTopic, Topic
 from holdfast.state.transactions import AsyncTransactionState, TransactionState
 from holdfast.state.watcher import AsyncWatch, Watch
+from holdfast.store.identity_view import Acting, AsyncActing
 from tests.security.probes import HARMLESS, PROBES, QUIET, Probe, spy
 from tests.security.world import KEY, SECRET, World, done
 

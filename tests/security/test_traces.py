@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.acting import Acting
 from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
@@ -22,7 +21,8 @@ from holdfast.errors import Denied, HoldfastError, Invalid
 from holdfast.maintenance.retention import Retention
 from holdfast.security.access.policy import Policy
 from holdfast.state.sharing import segmented_log
-from holdfast.store import Store
+from holdfast.store.identity_view import Acting
+from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.acting import Acting, AsyncActing
 from holdfast.agents import AsyncPersistentAgent, Machine, PersistentAgent
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK
 from holdfast.security.audit.query import Audited
 from holdfast.security.audit.recorder import AUDIT
+from holdfast.store.identity_view import Acting, AsyncActing
 from tests.state.kit import Clock, awaited, store_on
 
 SECRET = "the launch code is 0000"

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.backends.async_backend import Looped
 from holdfast.backends.interface import Backend
 from holdfast.backends.object_store.backend import Sharded
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 
 class TooSoon(AssertionError):

@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.cache import Cache
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 from tests.agents.autosaved import until
 
 SECOND = 10**9

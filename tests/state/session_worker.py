@@ -9,7 +9,7 @@ import time
 
 import holdfast
 from holdfast.errors import Denied
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 IDLE = 0.03
 SESSIONS = 6

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import holdfast
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 
 def count_up(store: Store, _: str, count: int) -> None:

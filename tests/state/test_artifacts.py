@@ -23,7 +23,7 @@ from holdfast.state.artifacts.content import CHUNK
 from holdfast.state.artifacts.records import Records
 from holdfast.state.reader import View
 from holdfast.state.system_record import Changed, packed
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.ops.kit import DAY, Clock, awaited, timed
 
 LARGE = random.Random(1).randbytes(3_200_000)

@@ -16,7 +16,7 @@ from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import Line
 from holdfast.errors import Invalid
 from holdfast.state import keys as names
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 HOSTILE = ["/", ":", "%", "%2F", "%25", "\\", "␞", "␟", "..", "\0", "\u202e", "\u200b", "é", "e\u0301", "а", "a", " "]
 TEXT = st.text(max_size=12) | st.lists(st.sampled_from(HOSTILE), max_size=6).map("".join)

@@ -15,11 +15,11 @@ from holdfast import Store
 from holdfast.backends.interface import Delete, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, LINKS, SPACES, STATE_VALUES, TRANSITIONS, WORDS
-from holdfast.checkpointer import Checkpointer
 from holdfast.engine.integrity.findings import Code
 from holdfast.engine.row_format import event_body
 from holdfast.errors import Invalid, NotFound
 from holdfast.langgraph import HoldfastSaver
+from holdfast.store.checkpointer import Checkpointer
 from tests.damaged import flipped
 
 LINE = "␞agent:a"

@@ -17,7 +17,7 @@ from holdfast.backends.interface import Create
 from holdfast.backends.tables import STEPS
 from holdfast.engine.patterns import matcher
 from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
-from holdfast.store import Store as StoreClass
+from holdfast.store.store import Store as StoreClass
 from tests.codec.values import identical, values
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend

@@ -20,7 +20,7 @@ from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions import lifecycle
 from holdfast.state.sessions.records import LAPSE, Records
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.ops.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
 

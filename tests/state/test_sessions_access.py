@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import Denied, NotFound, Veto
 from holdfast.hooks import Call
 from holdfast.state.artifacts.api import Source
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.ops.kit import HOUR, Clock, timed
 
 

@@ -15,7 +15,7 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.errors import Conflict, Denied, NotFound, Veto
 from holdfast.hooks.context import Call
 from holdfast.state.sessions.records import OnEnd
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.support.nightly import mostly_nightly

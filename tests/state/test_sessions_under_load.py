@@ -17,7 +17,7 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import STEPS
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Point
-from holdfast.store import Store
+from holdfast.store.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
 from tests.engine.lines import Clock, store_on

@@ -6,7 +6,7 @@ from holdfast.backends.interface import Backend
 from holdfast.engine.cache import Cache
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.store import AsyncStore, Store
+from holdfast.store.store import AsyncStore, Store
 
 
 def over(backend: Backend, *, fold_every: int = 32, cache_bytes: int = 1 << 24) -> Store:

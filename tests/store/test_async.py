@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast import AsyncStore, Store
 from holdfast.errors import Config, Conflict, Invalid, NotFound, Unavailable
-from holdfast.operations import Basics
-from holdfast.store import Operations
+from holdfast.store.store import Operations
+from holdfast.store.threads import Basics
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

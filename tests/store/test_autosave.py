@@ -20,9 +20,9 @@ from holdfast import (
     OnEvent,
     Store,
 )
-from holdfast.autosave import Moment
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import Config, Invalid, NotFound
+from holdfast.store.auto_checkpoint import Moment
 from tests.store.stores import aover
 from tests.support.interference import InterferingBackend
 

@@ -7,7 +7,7 @@ import pytest
 import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.errors import Denied
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import store_on
 
 

@@ -24,7 +24,6 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOURNAL, LINES, NODES, OBJECTS, READABLE, REFS, SPACES, STEPS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.checkpointer import Checkpointer
 from holdfast.engine.context import Ground
 from holdfast.engine.copy.between_stores import Progress
 from holdfast.engine.integrity.verify import verify
@@ -32,7 +31,8 @@ from holdfast.engine.leases import Lease
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import Line, node_row
 from holdfast.errors import Conflict, Corrupt, Invalid, Transient, Unavailable, Unsupported
-from holdfast.store import Store
+from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.damaged import flipped
 from tests.engine.lines import Clock, store_on

@@ -14,7 +14,7 @@ from holdfast import Store
 from holdfast.backends.memory import Memory
 from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Invalid, NotFound
-from holdfast.lazy import AsyncLazyState, LazyState
+from holdfast.store.lazy_state import AsyncLazyState, LazyState
 from tests.store.stores import over
 
 chance = random.Random(1)

@@ -11,9 +11,9 @@ import pytest
 import holdfast
 from holdfast import AsyncStore, Checkpoint, Store
 from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
-from holdfast.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
 from holdfast.errors import NotFound
-from holdfast.store import Operations
+from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
+from holdfast.store.store import Operations
 
 
 def test_of_a_store() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.checkpointer import Checkpointer
 from holdfast.engine.namespaces import thread_name
 from holdfast.errors import Denied
+from holdfast.store.checkpointer import Checkpointer
 
 
 @pytest.fixture

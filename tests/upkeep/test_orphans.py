@@ -14,7 +14,7 @@ from holdfast.backends.tables import AGENT_STATES, FOLDS, LINES, NODES, OBJECTS,
 from holdfast.engine.leases import Lease
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import Line
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, filled, rows_of
 from tests.support.interference import InterferingBackend, Moment, at_every_moment

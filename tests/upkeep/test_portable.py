@@ -24,12 +24,12 @@ from holdfast.backends.interface import Put, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, SPACES
-from holdfast.checkpointer import Checkpointer
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.row_format import Line
 from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound
-from holdfast.store import Store
+from holdfast.store.checkpointer import Checkpointer
+from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import store_on
 from tests.engine.test_histories import Thread, perform, scripts

@@ -22,7 +22,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec, Limits
 from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.store.test_copy_to import backend_of
 from tests.upkeep.test_portable import filled, is_empty

@@ -25,7 +25,7 @@ from holdfast.engine.row_format import Line
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.maintenance.pruner import Pruned, PrunedThread
 from holdfast.maintenance.retention import Retention
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import LARGE, LINE, Picture, check_pruned, decorate, filled, go_on, rows_of

@@ -17,7 +17,7 @@ from holdfast.backends.interface import Delete, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import NODES, STEPS
-from holdfast.store import Store
+from holdfast.store.store import Store
 from holdfast.testing.powercut import Labels, check_cuts, record
 from holdfast.testing.recording import Recorder
 from tests.agents.autosaved import until

@@ -21,7 +21,7 @@ from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.engine.row_format import is_sound
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Transient, Unavailable
 from holdfast.maintenance.verify.heads import Heads
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 Truth = dict[str, dict[str, Any]]
 

@@ -19,7 +19,7 @@ from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.maintenance.explain.findings import FINDINGS
 from holdfast.maintenance.verify.heads import Heads, compare_head, export_heads
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.upkeep import damage
 from tests.upkeep.damage import LINE, found_in, loaded, memory, small

@@ -15,7 +15,7 @@ from holdfast.codec.envelope import Content, Context, wrap
 from holdfast.engine.integrity.findings import Code, Finding, Weight
 from holdfast.engine.row_format import Line, fold_row, open_fold
 from holdfast.maintenance.verify import verifier
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import store_on
 
 LINE = Line("", "t")

@@ -16,7 +16,7 @@ from holdfast.backends.tables import LINES, NODES, REFS
 from holdfast.engine.integrity.findings import Code, Weight
 from holdfast.engine.protection import LEASE
 from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.engine.lines import Clock, backend, store_on
 from tests.engine.pruned import dropping_ids, prune
 from tests.support.interference import InterferingBackend

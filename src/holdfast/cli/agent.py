@@ -25,10 +25,10 @@ from holdfast.cli.text import ago, local, plural, safe, size
 from holdfast.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
-    from holdfast.acting import Acting
     from holdfast.agents.storage.listing import AgentInfo
     from holdfast.agents.storage.record import AgentRecord
-    from holdfast.store import Store
+    from holdfast.store.identity_view import Acting
+    from holdfast.store.store import Store
 
 _PAGE = 200
 _HEADS = ("AGENT", "CLASS", "STATUS", "STATE", "VERSION", "MESSAGES", "SAVED", "PENDING", "METADATA")

@@ -15,11 +15,11 @@ from holdfast.cli.scopes import acting, as_option
 from holdfast.cli.text import ago, clock, safe
 
 if TYPE_CHECKING:
-    from holdfast.acting import Acting
     from holdfast.agents.storage.record import Pending
     from holdfast.agents.storage.transition_log import Changed
     from holdfast.cli.progress import Progress
-    from holdfast.store import Store
+    from holdfast.store.identity_view import Acting
+    from holdfast.store.store import Store
 
 _PAGE = 500
 _HEADS = ("TIME", "TRIGGER", "FROM", "TO", "OUTCOME", "TOOK", "BY", "ERROR")

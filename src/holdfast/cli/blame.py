@@ -16,7 +16,7 @@ from holdfast.cli.text import ago, first_line, safe
 
 if TYPE_CHECKING:
     from holdfast.history.blame import Origin, Revised, Writer
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _SHORTEST = 8
 _PAGE = 200

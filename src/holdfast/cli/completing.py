@@ -12,7 +12,7 @@ from holdfast.cli.frame import Session
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _SECONDS = 3.0
 """How long somebody who pressed Tab is kept waiting for a store."""
@@ -30,7 +30,7 @@ def from_store(session: Session, ask: Callable[[Store], Iterable[str]]) -> list[
 
     import signal
 
-    import holdfast.opening  # noqa: F401 - loaded before the time runs: it is the store that is not waited for
+    import holdfast.store.opener  # noqa: F401 - loaded before the time runs: it is the store that is not waited for
 
     def give_up(*_: object) -> None:
         raise _TookTooLong

@@ -14,7 +14,7 @@ from holdfast.cli.text import plural, safe, size
 
 if TYPE_CHECKING:
     from holdfast.engine.copy.between_stores import Progress
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _THREADS = click.argument("threads", type=THREAD, nargs=-1, metavar="[THREAD]...")
 _SOME = 10

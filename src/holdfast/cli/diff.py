@@ -18,7 +18,7 @@ from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from holdfast.history.diff_result import ChannelChanges, Compared, Diff
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 
 @command("diff")

@@ -16,7 +16,7 @@ from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
     from holdfast.cli.progress import Progress
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -17,9 +17,9 @@ from holdfast.cli.text import ago, clock, plural, safe
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from holdfast.acting import Acting
     from holdfast.security.access.policy import Policy
     from holdfast.state.access_api import Granted, StoreAccess
+    from holdfast.store.identity_view import Acting
 
 _HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
 _RIGHTS = click.Choice(("read", "write", "both"))

@@ -13,7 +13,7 @@ from holdfast.cli.text import ago, plural, safe
 
 if TYPE_CHECKING:
     from holdfast.history.search import Hit, Match
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _PAGE = 50
 

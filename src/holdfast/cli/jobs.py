@@ -18,7 +18,7 @@ from holdfast.errors import Corrupt
 
 if TYPE_CHECKING:
     from holdfast.maintenance.jobs.jobs import Job, Jobs, Run
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _HEADS = ("NAME", "KIND", "SCHEDULE", "DUE", "LAST RUN", "OUTCOME")
 _LOG_HEADS = ("STARTED", "TOOK", "OUTCOME", "BY", "")

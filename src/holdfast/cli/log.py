@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.model.steps import Step
     from holdfast.history.diff_result import Diff
     from holdfast.history.search import Search
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _FIRST, _MORE = 32, 256
 """How many checkpoints are read at a time: at first, so that something is seen at once, and then."""

@@ -16,9 +16,9 @@ from holdfast.cli.text import safe
 from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
-    from holdfast.acting import Acting
     from holdfast.state.scope_state import State
-    from holdfast.store import Store
+    from holdfast.store.identity_view import Acting
+    from holdfast.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 

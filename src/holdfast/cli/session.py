@@ -17,9 +17,9 @@ from holdfast.cli.text import ago, local, plural, safe
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.acting import Acting
     from holdfast.state.sessions.api import Session as Kept
-    from holdfast.store import Store
+    from holdfast.store.identity_view import Acting
+    from holdfast.store.store import Store
 
 _PAGE = 200
 _HEADS = ("SESSION", "STATUS", "USER", "STARTED", "METADATA")

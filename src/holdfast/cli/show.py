@@ -18,8 +18,8 @@ from holdfast.history.paths import parse_path, path_text
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Checkpoint
-    from holdfast.lazy import LazyState
-    from holdfast.store import Store
+    from holdfast.store.lazy_state import LazyState
+    from holdfast.store.store import Store
 
 
 @command("show")

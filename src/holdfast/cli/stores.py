@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 
 def url_of(given: str | None) -> str:
@@ -36,7 +36,7 @@ def open_store(given: str | None, *, tenant: str = "", write: bool = False, crea
     Raises `NotFound` with the code `no-store` where there is none.
     """
     from holdfast.backends.registry import backend_for
-    from holdfast.opening import open as opened
+    from holdfast.store.opener import open as opened
 
     url = url_of(given)
     if not create:

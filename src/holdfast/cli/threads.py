@@ -16,7 +16,7 @@ from holdfast.cli.text import ago, size
 
 if TYPE_CHECKING:
     from holdfast.engine.types import Thread
-    from holdfast.store import Store
+    from holdfast.store.store import Store
 
 _PAGE = 500
 _HEADS = ("THREAD", "STEPS", "BRANCHES", "SIZE", "UPDATED")

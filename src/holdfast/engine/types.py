@@ -24,9 +24,9 @@ class Checkpoint(NamedTuple):
     """A saved step of a thread.
 
     `id` names it in its thread; `parent` is the id of the one it followed, and `merged`, if it is a merge, that of the
-    one whose changes it brought in. `branch` and `step` are its place, `hash`
-    its commit hash: it covers this step and everything before it. `time` never decreases from parent to child. `state`
-    is there where it was read, as `get` does: a dict, or a lazy one (`holdfast.lazy`) if that was asked for.
+    one whose changes it brought in. `branch` and `step` are its place, `hash` its commit hash: it covers this step and
+    everything before it. `time` never decreases from parent to child. `state` is there where it was read, as `get`
+    does: a dict, or a lazy one (`holdfast.store.lazy_state`) if that was asked for.
     """
 
     thread: str

@@ -41,8 +41,8 @@ from holdfast.langgraph import contents, names
 from holdfast.langgraph.contents import KEPT
 from holdfast.langgraph.listing import Listing
 from holdfast.langgraph.pruning import Pruner
-from holdfast.opening import open as open_store
-from holdfast.store import Operations
+from holdfast.store.opener import open as open_store
+from holdfast.store.store import Operations
 
 
 def _several(ids: Sequence[str], what: str) -> None:

@@ -19,7 +19,7 @@ from holdfast.errors import Conflict, Corrupt, Invalid, Veto
 from holdfast.state.sharing import segmented_log
 from holdfast.state.sharing.subscription import Subscription
 from holdfast.state.sharing.topic import Topic
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
 

@@ -14,7 +14,7 @@ from holdfast.backends.memory import Memory
 from holdfast.engine.model.missing import MISSING
 from holdfast.errors import Conflict, Invalid
 from holdfast.history.merge import LEAVE, Clash
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
 

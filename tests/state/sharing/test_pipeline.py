@@ -17,7 +17,7 @@ from holdfast.backends.memory import Memory
 from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import Conflict, Denied, Invalid, NotFound
 from holdfast.state.sharing.pipeline import Pipeline, Task
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
 

@@ -16,7 +16,7 @@ from holdfast.engine.trace_context import correlation, current
 from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Transient, Unanswered
 from holdfast.state.reader import viewed
 from holdfast.state.sharing.heartbeats import Heart, beating
-from holdfast.store import Store
+from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
 
 

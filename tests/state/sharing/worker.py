@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import holdfast
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 STAGES = ["fetch", "parse", "store"]
 LEASE = 0.6

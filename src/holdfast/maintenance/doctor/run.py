@@ -16,7 +16,7 @@ from holdfast.backends.wrappers.composite_urls import shown
 from holdfast.errors import Config, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import Check, Level, problem
-from holdfast.opening import open as open_store
+from holdfast.store.opener import open as open_store
 
 __all__ = ["Check", "Level", "doctor"]
 

@@ -17,7 +17,7 @@ from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
 from holdfast.maintenance.jobs.execution import LIFE
 from holdfast.maintenance.jobs.jobs import Job
 from holdfast.maintenance.jobs.types import Kinds
-from holdfast.store import Operations
+from holdfast.store.store import Operations
 
 SAMPLE = 200
 """How many threads are looked at."""

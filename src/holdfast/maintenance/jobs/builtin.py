@@ -20,7 +20,7 @@ from holdfast.maintenance.verify.verifier import Report, verify
 from holdfast.state.artifacts.records import Records as Artifacts
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions.api import SessionsOperations
-from holdfast.store import Operations, Store
+from holdfast.store.store import Operations, Store
 
 _PAGE = 100
 _NAMED = 5

@@ -24,7 +24,7 @@ from holdfast.engine.leases import Lease
 from holdfast.errors import Conflict, HoldfastError, Invalid, Transient
 from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell, retry_after
 from holdfast.maintenance.jobs.types import Kind, Result
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 T = TypeVar("T")
 

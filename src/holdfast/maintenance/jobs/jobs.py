@@ -30,7 +30,7 @@ from holdfast.engine.types import to_datetime
 from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooLarge
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import Kinds
-from holdfast.store import Operations
+from holdfast.store.store import Operations
 
 _log = logging.getLogger("holdfast.jobs")
 

@@ -25,7 +25,7 @@ from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient
 from holdfast.maintenance.jobs.execution import LIFE, Ended, NotDue, run_job
 from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell
 from holdfast.maintenance.jobs.types import Kinds
-from holdfast.store import Operations
+from holdfast.store.store import Operations
 
 LOOK_EVERY = 15.0
 """After how many seconds at most a runner looks again which jobs there are. Others may have changed them, and clocks be

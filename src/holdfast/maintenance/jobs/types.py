@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.errors import Config, Invalid
-from holdfast.store import Store
+from holdfast.store.store import Store
 
 GROUP = "holdfast.jobs"
 """The entry point group of kinds."""

@@ -15,7 +15,7 @@ from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import BranchInfo, Checkpoint, Stats, to_datetime
 from holdfast.engine.validation import Path
 from holdfast.errors import Invalid
-from holdfast.operations import Basics
+from holdfast.store.threads import Basics
 
 if TYPE_CHECKING:
     from holdfast.engine.copy.between_stores import Copied, Tell

@@ -10,10 +10,10 @@ from holdfast.state.api import Parts
 from holdfast.state.owner_api import OwnerOperations
 
 if TYPE_CHECKING:
-    from holdfast.acting import Acting, AsyncActing
     from holdfast.security.access.identity import Identity
     from holdfast.security.access.identity_guard import Mode
     from holdfast.security.access.policy import Policy
+    from holdfast.store.identity_view import Acting, AsyncActing
 
 _WINDOW = 5.0
 
@@ -45,7 +45,7 @@ class OwnerFace(OwnerOperations):
         Everything it does is in the audit. What it changes and what it is denied is there at once; what it reads, after
         `read_window` seconds at the latest; with 0, before it is handed out.
         """
-        from holdfast.acting import Acting, how_of
+        from holdfast.store.identity_view import Acting, how_of
 
         how = how_of(mode, policy, children, read_window, waits=True)
         return Acting(self._handle, self._guard_of(identity, parts, how))
@@ -61,7 +61,7 @@ class OwnerFace(OwnerOperations):
         read_window: float = _WINDOW,
         **parts: Unpack[Parts],
     ) -> AsyncActing:
-        from holdfast.acting import AsyncActing, how_of
+        from holdfast.store.identity_view import AsyncActing, how_of
 
         how = how_of(mode, policy, children, read_window, waits=False)
         return AsyncActing(self._handle, self._guard_of(identity, parts, how))

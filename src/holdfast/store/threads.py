@@ -24,9 +24,9 @@ from holdfast.engine.step_info import Head
 from holdfast.engine.types import Checkpoint, Thread, to_datetime, to_time
 from holdfast.engine.validation import Path
 from holdfast.errors import Invalid, NotFound
-from holdfast.faces import OwnerFace
 from holdfast.security.handle import Handle
 from holdfast.state.api import StateTransaction
+from holdfast.store.owner import OwnerFace
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit, Saving
@@ -195,7 +195,7 @@ class Basics(OwnerFace):
         point = await self._find(line, id, at=at, name=name, branch=branch, step=step, time=time)
         head = await self._lines.reading(line, point, partial(self.engine.heads.head, line))
         if lazy:
-            from holdfast.lazy import AsyncLazyState, LazyState
+            from holdfast.store.lazy_state import AsyncLazyState, LazyState
 
             part = self.engine.partial(line, point)
             state: Any = LazyState(part) if isinstance(self, Sync) else AsyncLazyState(part)

@@ -11,7 +11,7 @@ from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import Invalid, NotFound
-from holdfast.store import AsyncStore, Operations, Store
+from holdfast.store.store import AsyncStore, Operations, Store
 
 
 class PendingWrite(NamedTuple):

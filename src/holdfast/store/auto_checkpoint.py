@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.types import Checkpoint
 from holdfast.errors import Config, HoldfastError, Invalid
-from holdfast.store import AsyncStore, Operations, Store
+from holdfast.store.store import AsyncStore, Operations, Store
 
 
 @dataclass(frozen=True, slots=True)

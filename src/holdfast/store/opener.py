@@ -14,7 +14,7 @@ from holdfast.engine.context import CACHE_BYTES, Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name, is_sound
 from holdfast.errors import Config, Invalid
-from holdfast.store import AsyncStore, Operations, Store
+from holdfast.store.store import AsyncStore, Operations, Store
 
 S = TypeVar("S", bound=Operations)
 

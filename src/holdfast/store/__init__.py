@@ -1,0 +1,1 @@
+"""The store as programs use it: opening one, threads and their checkpoints, identities."""
