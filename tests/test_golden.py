@@ -60,7 +60,7 @@ from holdfast.engine.model.operations import (
 )
 from holdfast.engine.model.steps import Header, Parent, Step
 from holdfast.errors import NotFound
-from holdfast.langgraph.contents import Serialized
+from holdfast.interfaces.langgraph.contents import Serialized
 from tests.codec import app
 from tests.codec.values import identical
 from tests.support.cases import case

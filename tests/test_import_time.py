@@ -55,7 +55,7 @@ def test_import_loads_nothing_heavy(module: str) -> None:
 LOAD = """
 import json, os, sys
 before = set(sys.modules)
-from holdfast.cli.main import main
+from holdfast.interfaces.cli.main import main
 out, loaded = os.dup(1), []
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 for arguments in {commands!r}:
@@ -84,10 +84,21 @@ SLOW = {
 
 def test_help_loads_neither_a_store_nor_a_command() -> None:
     for arguments, loaded in loaded_by([("--version",), ("--help",)]):
-        assert not loaded & (SLOW | {"apsw", "msgspec", "holdfast.store.store", "holdfast.cli.threads"}), arguments
+        assert not loaded & (SLOW | {"apsw", "msgspec", "holdfast.store.store", "holdfast.interfaces.cli.threads"}), (
+            arguments
+        )
         assert {name for name in loaded if name.startswith("holdfast.")} == {
-            *("holdfast.errors", "holdfast.cli", "holdfast.cli.main", "holdfast.cli.frame"),
-            *("holdfast.cli.failures", "holdfast.cli.output", "holdfast.cli.text"),
+            *(
+                "holdfast.errors",
+                "holdfast.interfaces.cli",
+                "holdfast.interfaces.cli.main",
+                "holdfast.interfaces.cli.base",
+            ),
+            *(
+                "holdfast.interfaces.cli.exit_codes",
+                "holdfast.interfaces.cli.output",
+                "holdfast.interfaces.cli.formatting",
+            ),
         }, arguments
 
 
@@ -126,9 +137,11 @@ def test_commands_that_look_load_nothing_slow(url: str) -> None:
 
 def test_a_program_that_ends_looks_for_no_garbage() -> None:
     code = (
-        "import gc, sys; sys.argv = ['holdfast', '--version']; from holdfast.cli.main import main;"
+        "import gc, sys; sys.argv = ['holdfast', '--version']; from holdfast.interfaces.cli.main import main;"
         "assert main() == 0; print(gc.get_freeze_count() > 1000)"
     )
     assert run(code).splitlines()[-1] == "True"
-    called = "import gc; from holdfast.cli.main import main; main(['--version']); print(gc.get_freeze_count())"
+    called = (
+        "import gc; from holdfast.interfaces.cli.main import main; main(['--version']); print(gc.get_freeze_count())"
+    )
     assert run(called).splitlines()[-1] == "0"

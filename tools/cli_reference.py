@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.failures import EXIT_CODES
-from holdfast.cli.main import COMMANDS, cli
+from holdfast.interfaces.cli.exit_codes import EXIT_CODES
+from holdfast.interfaces.cli.main import COMMANDS, cli
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from holdfast.cli.main import main
+from holdfast.interfaces.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

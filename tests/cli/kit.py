@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from holdfast.cli.main import main
+from holdfast.interfaces.cli.main import main
 
 SECONDS = 120.0
 """How long a test waits for what must come. Only a failure takes as long, however busy the machine is."""
@@ -109,7 +109,8 @@ def command(*arguments: str | Path) -> list[str]:
 COMPLETING = [
     sys.executable,
     "-c",
-    "import sys; from holdfast.cli import completing, main; completing._SECONDS = 100.0; sys.exit(main.main())",
+    "import sys; from holdfast.interfaces.cli import completion_types, main; "
+    "completion_types._SECONDS = 100.0; sys.exit(main.main())",
 ]
 """The words that run a command which has time to complete what was typed, also on a machine that is busy."""
 
@@ -210,7 +211,7 @@ class Terminal:
 # signal that comes just before a sleep begins would be heard at its end.
 _HALTED = """
 import os, pkgutil, sys, time
-from holdfast.cli.main import main
+from holdfast.interfaces.cli.main import main
 at, left, until = sys.argv[1], [int(sys.argv[2])], sys.argv[3]
 owner, _, method = at.rpartition(".")
 owner = pkgutil.resolve_name(owner)
@@ -225,7 +226,7 @@ def halting(*args, **kwargs):
 setattr(owner, method, halting)
 sys.exit(main(sys.argv[4:]))
 """
-PROGRESS = "holdfast.cli.progress:Progress.__call__"
+PROGRESS = "holdfast.interfaces.cli.progress:Progress.__call__"
 
 
 def halted(*arguments: str | Path, after: int, at: str = PROGRESS, until: Path = Path("no such file")) -> Terminal:

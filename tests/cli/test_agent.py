@@ -411,6 +411,6 @@ def test_text_from_a_store_does_nothing_to_a_terminal(hf: Hf, potters: holdfast.
 
 
 def test_ids_are_completed(potters: holdfast.Store) -> None:
-    from holdfast.cli.completing import AGENT
+    from holdfast.interfaces.cli.completion_types import AGENT
 
     assert list(AGENT.names(potters, "", "an")) == ["anna"]

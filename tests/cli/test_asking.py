@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 import pytest
 
-from holdfast.cli import asking
+from holdfast.interfaces.cli import prompt
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from holdfast.cli import asking
 )
 def test_yes_or_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, yes: bool) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    assert asking.agreed("Sure?") is yes
+    assert prompt.agreed("Sure?") is yes
     said = capsys.readouterr().err
     assert said.startswith("Sure? [y/N]: ")
     assert said.count("Sure?") == typed.count("\n")
@@ -31,7 +31,7 @@ def test_yes_or_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     with pytest.raises(click.exceptions.Abort):
-        asking.ask("Which?", "o")
+        prompt.ask("Which?", "o")
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def type_in(terminal: TextIO, text: str) -> None:
 
 def test_a_terminal(terminal: TextIO) -> None:
     type_in(terminal, "theirs\n")
-    assert asking.ask("Which?", "o") == "theirs"
+    assert prompt.ask("Which?", "o") == "theirs"
     type_in(terminal, "\n")
     found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(asking.ask("Which?", "o")))  # signals do not come here
+    thread = threading.Thread(target=lambda: found.append(prompt.ask("Which?", "o")))  # signals do not come here
     thread.start()
     thread.join()
     assert found == [""]
@@ -75,7 +75,7 @@ def test_signals_are_heard_just_before_the_wait(terminal: TextIO, monkeypatch: p
     monkeypatch.setattr(select, "select", late)
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        assert asking.ask("Which?", "o") == "t"
+        assert prompt.ask("Which?", "o") == "t"
         assert len(waits) == 2
 
         def stop(*_: object) -> None:
@@ -84,7 +84,7 @@ def test_signals_are_heard_just_before_the_wait(terminal: TextIO, monkeypatch: p
         waits.clear()
         signal.signal(signal.SIGUSR1, stop)
         with pytest.raises(KeyboardInterrupt):
-            asking.ask("Which?", "o")
+            prompt.ask("Which?", "o")
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert signal.set_wakeup_fd(-1) == -1  # all is as it was

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli.completing import from_store
-from holdfast.cli.frame import Session
+from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.completion_types import from_store
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -125,7 +125,7 @@ def test_what_other_shells_ask_for(url: str, instruction: str, words: str) -> No
 def test_a_store_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    monkeypatch.setattr("holdfast.cli.completing._SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.interfaces.cli.completion_types._SECONDS", 0.05)
     monkeypatch.setattr(Session, "open", lambda _: time.sleep(120))
     began = time.monotonic()
     assert from_store(Session(), lambda _: ["a"]) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli import failures
 from holdfast.engine.namespaces import thread_name
+from holdfast.interfaces.cli import exit_codes
 from tests.cli import kit
 
 Run = Callable[..., kit.Result]
@@ -46,7 +46,7 @@ def test_copying_some_to_a_path(hf: Run, tmp_path: Path) -> None:
     assert (record["threads"], record["skipped"], record["changing"]) == (1, 0, [])
     assert threads(f"sqlite:///{tmp_path}/copy.db") == ["t2"]
     missing = hf("copy", tmp_path / "copy.db", "nowhere")
-    assert missing.code == failures.NOT_FOUND
+    assert missing.code == exit_codes.NOT_FOUND
     assert "nowhere" in missing.err
 
 
@@ -54,7 +54,7 @@ def test_copying_what_has_another_history(hf: Run, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/copy.db"
     with holdfast.open(other) as store:
         store.put("t1", {"mine": 1})
-    assert hf("copy", other).code == failures.CONFLICT
+    assert hf("copy", other).code == exit_codes.CONFLICT
     with holdfast.open(other) as store:
         assert store.get("t1").state == {"mine": 1}
 
@@ -72,7 +72,7 @@ def test_copying_all_tenants(tmp_path: Path) -> None:
 
 def test_copying_to_itself(hf: Run, url: str) -> None:
     result = hf("copy", url)
-    assert result.code == failures.USAGE
+    assert result.code == exit_codes.USAGE
     assert "not copied to itself" in result.err
 
 
@@ -104,8 +104,8 @@ def test_some_threads_and_another_name(hf: Run, url: str, tmp_path: Path) -> Non
     assert threads(url) == NAMES
     assert hf("import", tmp_path / "f", "t1", "--as", "copy", "-v").lines[-1] == "  copy"
     assert hashes(url, "copy") == hashes(url, "t1")
-    assert hf("import", tmp_path / "f", "--as", "copy").code == failures.USAGE
-    assert hf("import", tmp_path / "f", "chat/anna").code == failures.NOT_FOUND
+    assert hf("import", tmp_path / "f", "--as", "copy").code == exit_codes.USAGE
+    assert hf("import", tmp_path / "f", "chat/anna").code == exit_codes.NOT_FOUND
 
 
 def test_through_pipes(url: str, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_through_pipes(url: str, tmp_path: Path) -> None:
 
 def test_no_room_for_two_kinds_of_json(hf: Run) -> None:
     result = hf("export", "-", "--json")
-    assert result.code == failures.USAGE
+    assert result.code == exit_codes.USAGE
     assert "name a file" in result.err
 
 
@@ -137,7 +137,7 @@ def test_states_as_json(hf: Run, tmp_path: Path) -> None:
     documents = [json.loads(line) for line in (tmp_path / "states.jsonl").read_text().splitlines()]
     assert {each["checkpoint"] for each in documents} == {*(f"c{n}" for n in range(6)), "b3", "b4"}
     refused = hf("import", tmp_path / "states.jsonl")
-    assert refused.code == failures.USAGE
+    assert refused.code == exit_codes.USAGE
     assert "cannot be brought back" in refused.err
 
 
@@ -146,19 +146,19 @@ def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
     data = (tmp_path / "f").read_bytes()
     (tmp_path / "cut").write_bytes(data[: len(data) // 2])
     cut = hf("import", tmp_path / "cut")
-    assert (cut.code, cut.out) == (failures.INTEGRITY, "")
+    assert (cut.code, cut.out) == (exit_codes.INTEGRITY, "")
     assert "Get the file once more" in cut.err
-    assert hf("import", tmp_path / "nowhere").code == failures.NOT_FOUND
-    assert hf("export", tmp_path / "no" / "folder").code == failures.ERROR
-    assert hf("export", tmp_path / "g", "nowhere").code == failures.NOT_FOUND
+    assert hf("import", tmp_path / "nowhere").code == exit_codes.NOT_FOUND
+    assert hf("export", tmp_path / "no" / "folder").code == exit_codes.ERROR
+    assert hf("export", tmp_path / "g", "nowhere").code == exit_codes.NOT_FOUND
     assert not (tmp_path / "g").exists()
-    assert hf("export").code == failures.USAGE
+    assert hf("export").code == exit_codes.USAGE
     nowhere = kit.run("export", tmp_path / "g", store=f"sqlite:///{tmp_path}/none.db")
-    assert nowhere.code == failures.NO_STORE
+    assert nowhere.code == exit_codes.NO_STORE
     assert not (tmp_path / "none.db").exists()
     with holdfast.open(f"sqlite:///{tmp_path}/other.db") as store:
         store.put("t1", {"mine": 1})
-    assert kit.run("import", tmp_path / "f", store=f"sqlite:///{tmp_path}/other.db").code == failures.CONFLICT
+    assert kit.run("import", tmp_path / "f", store=f"sqlite:///{tmp_path}/other.db").code == exit_codes.CONFLICT
     assert threads(f"sqlite:///{tmp_path}/other.db") == ["t1"]
 
 
@@ -173,7 +173,7 @@ def test_interrupting_an_export_leaves_nothing(tmp_path: Path) -> None:
         assert "Exporting" in terminal.plain
         assert list((tmp_path / "out").iterdir()) != []
         terminal.send("\x03")
-        assert terminal.wait() == failures.INTERRUPTED
+        assert terminal.wait() == exit_codes.INTERRUPTED
     assert list((tmp_path / "out").iterdir()) == []
     assert kit.run("stats", "--json", store=url).records[0]["threads"] == 20
 
@@ -187,7 +187,7 @@ def test_deleting(hf: Run, url: str) -> None:
     assert dry.lines[1:] == ["  t1", "  t2"]
     assert threads(url) == NAMES
     unsure = hf("delete", "t1")
-    assert unsure.code == failures.USAGE
+    assert unsure.code == exit_codes.USAGE
     assert "--yes" in unsure.err
     assert threads(url) == NAMES
     result = hf("delete", "t1", "t2", "--yes")
@@ -200,9 +200,9 @@ def test_deleting(hf: Run, url: str) -> None:
 
 def test_deleting_what_is_not_there_deletes_nothing(hf: Run, url: str) -> None:
     result = hf("delete", "t1", "nowhere", "--yes")
-    assert result.code == failures.NOT_FOUND
+    assert result.code == exit_codes.NOT_FOUND
     assert threads(url) == NAMES
-    assert hf("delete").code == failures.USAGE
+    assert hf("delete").code == exit_codes.USAGE
 
 
 def test_a_thread_that_is_held_is_not_deleted(hf: Run, url: str) -> None:
@@ -210,7 +210,7 @@ def test_a_thread_that_is_held_is_not_deleted(hf: Run, url: str) -> None:
         store.hold("t2", reason="audit")
     for arguments in (["--yes"], ["--dry-run"]):
         result = hf("delete", "t1", "t2", *arguments)
-        assert result.code == failures.ERROR
+        assert result.code == exit_codes.ERROR
         assert "held: audit" in result.err
     assert threads(url) == NAMES
 
@@ -231,7 +231,7 @@ def test_people_are_asked(url: str) -> None:
         terminal.expect("and 2 more")
         terminal.expect("Delete 12 threads for good?")
         terminal.send("n\n")
-        assert terminal.wait() == failures.ERROR
+        assert terminal.wait() == exit_codes.ERROR
     assert len(threads(url)) == 15
     with kit.Terminal(*kit.command("--store", url, "delete", *names)) as terminal:
         terminal.expect("for good?")

@@ -15,10 +15,18 @@ import click
 import pytest
 
 import holdfast
-from holdfast.cli import failures
-from holdfast.cli.frame import SHARED_NAMES, Session, command, dry_run_option, group, shared_options, yes_option
-from holdfast.cli.main import COMMANDS, cli
 from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooDeep, Transient
+from holdfast.interfaces.cli import exit_codes
+from holdfast.interfaces.cli.base import (
+    SHARED_NAMES,
+    Session,
+    command,
+    dry_run_option,
+    group,
+    shared_options,
+    yes_option,
+)
+from holdfast.interfaces.cli.main import COMMANDS, cli
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]
@@ -109,7 +117,7 @@ def test_there_is_no_traceback_unless_asked_for(hf: Hf) -> None:
 
 
 def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.stats.ago", lambda _: 1 / 0)
+    monkeypatch.setattr("holdfast.interfaces.cli.stats.ago", lambda _: 1 / 0)
     found = hf("stats")
     assert found.code == 1
     assert "error[internal]: ZeroDivisionError: division by zero" in found.err
@@ -132,15 +140,15 @@ def test_exit_codes(subtests: pytest.Subtests) -> None:
         (Conflict("x", code="lease-lost"), 4),
     ):
         with subtests.test(error.code):
-            assert failures.exit_code(error) == code
-            assert code in failures.EXIT_CODES
+            assert exit_codes.exit_code(error) == code
+            assert code in exit_codes.EXIT_CODES
 
 
 def test_interrupted(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.stats.ago", interrupted)
+    monkeypatch.setattr("holdfast.interfaces.cli.stats.ago", interrupted)
     assert hf("stats").code == 130
 
 
@@ -271,7 +279,7 @@ def test_whoever_reads_the_output_may_stop(url: str) -> None:
     )
     first, status = done.stdout.splitlines()
     assert "number=1499" in first
-    assert (int(status), done.stderr) == (failures.BROKEN_PIPE, "")
+    assert (int(status), done.stderr) == (exit_codes.BROKEN_PIPE, "")
 
 
 # For commands of others -------------------------------------------------------------------------------------------
@@ -302,7 +310,7 @@ def run_trial(*arguments: str) -> tuple[int, str, str]:
         try:
             trial.main(list(arguments), "trial", standalone_mode=False, obj=session)
         except Invalid as error:
-            code = failures.report(error, as_json=False, color=False)
+            code = exit_codes.report(error, as_json=False, color=False)
         session.close()
     return code, out.getvalue(), err.getvalue()
 
@@ -330,6 +338,7 @@ def test_groups_of_commands() -> None:
 
 def test_a_closed_stdout_is_no_terminal() -> None:
     code = (
-        "import sys; sys.stdout.close(); from holdfast.cli.output import on_terminal; sys.exit(on_terminal(sys.stdout))"
+        "import sys; sys.stdout.close(); from holdfast.interfaces.cli.output import on_terminal; "
+        "sys.exit(on_terminal(sys.stdout))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

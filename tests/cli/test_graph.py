@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.graph import Graph
+from holdfast.interfaces.cli.graph import Graph
 
 Step = tuple[str, Sequence[str]]
 

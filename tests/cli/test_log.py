@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.cli.log import History
+from holdfast.interfaces.cli.log import History
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import merge as command
-from holdfast.cli.frame import Session
 from holdfast.engine.model.missing import MISSING
 from holdfast.history.merge import Clash
+from holdfast.interfaces.cli import merge as command
+from holdfast.interfaces.cli.base import Session
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

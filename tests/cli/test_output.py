@@ -12,18 +12,18 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.cli import completion, progress
-from holdfast.cli.frame import Session
-from holdfast.cli.main import cli
-from holdfast.cli.output import Output, wants_color
-from holdfast.cli.paging import pager_command
-from holdfast.cli.records import encode
-from holdfast.cli.summaries import channel_name, summary
-from holdfast.cli.text import width
 from holdfast.codec import default_codec
 from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, Set
 from holdfast.engine.model.steps import Header, Step
 from holdfast.engine.types import Checkpoint
+from holdfast.interfaces.cli import completion, progress
+from holdfast.interfaces.cli.base import Session
+from holdfast.interfaces.cli.formatting import width
+from holdfast.interfaces.cli.json_output import encode
+from holdfast.interfaces.cli.main import cli
+from holdfast.interfaces.cli.output import Output, wants_color
+from holdfast.interfaces.cli.pager import pager_command
+from holdfast.interfaces.cli.step_summary import channel_name, summary
 
 
 class Screen(io.StringIO):
@@ -130,7 +130,7 @@ def test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
     session.out.line("before")
     answers = iter([True, False])
-    monkeypatch.setattr("holdfast.cli.asking.agreed", lambda _: next(answers))
+    monkeypatch.setattr("holdfast.interfaces.cli.prompt.agreed", lambda _: next(answers))
     session.confirm("Really?", yes=False)
     with pytest.raises(click.exceptions.Exit):
         session.confirm("Really?", yes=False)

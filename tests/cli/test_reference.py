@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.cli.failures import EXIT_CODES
+from holdfast.interfaces.cli.exit_codes import EXIT_CODES
 from tests.docs.markdown import ROOT
 from tools.cli_reference import PAGE, reference
 

@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage
 import holdfast
 from holdfast import snapshots
 from holdfast.agents import PersistentAgent
-from holdfast.cli import failures
+from holdfast.interfaces.cli import exit_codes
 from tests.cli import kit
 
 Run = Callable[..., kit.Result]
@@ -48,7 +48,7 @@ class TestAgents:
     def test_under_another_id(self, hf: Run, url: str) -> None:
         hf("snapshot", "create", "c1", "c1.hfsnap")
         taken = hf("snapshot", "restore", "c1.hfsnap", "--json")
-        assert (taken.code, taken.error["code"]) == (failures.CONFLICT, "snapshot-exists")
+        assert (taken.code, taken.error["code"]) == (exit_codes.CONFLICT, "snapshot-exists")
         done = hf("snapshot", "restore", "c1.hfsnap", "--id", "c2", "--json")
         assert done.records[0]["id"] == "c2"
         with holdfast.open(url) as store:
@@ -56,10 +56,10 @@ class TestAgents:
 
     def test_an_older_version(self, hf: Run) -> None:
         assert hf("snapshot", "create", "c1", "c1.hfsnap", "--version", "1").code == 0
-        assert hf("snapshot", "create", "c1", "c1.hfsnap", "--version", "99").code == failures.NOT_FOUND
-        assert hf("snapshot", "create", "nobody", "x.hfsnap").code == failures.NOT_FOUND
+        assert hf("snapshot", "create", "c1", "c1.hfsnap", "--version", "99").code == exit_codes.NOT_FOUND
+        assert hf("snapshot", "create", "nobody", "x.hfsnap").code == exit_codes.NOT_FOUND
         again = hf("snapshot", "create", "c1", "c1.hfsnap", "--json")
-        assert (again.code, again.error["code"]) == (failures.CONFLICT, "snapshot-exists")
+        assert (again.code, again.error["code"]) == (exit_codes.CONFLICT, "snapshot-exists")
         assert hf("snapshot", "create", "c1", "c1.hfsnap", "--overwrite").code == 0
 
     def test_an_identity_has_its_rights(self, hf: Run) -> None:
@@ -83,7 +83,7 @@ def test_show_tells_what_is_in_a_snapshot_without_thawing_it(tmp_path: Path) -> 
     record = kit.run("snapshot", "show", "m.hfsnap", "--json").records[0]
     assert record["id"] == info.id
     assert record["versions"]["holdfast"] == holdfast.__version__
-    assert kit.run("snapshot", "show", "no.hfsnap").code == failures.NOT_FOUND
+    assert kit.run("snapshot", "show", "no.hfsnap").code == exit_codes.NOT_FOUND
 
 
 def test_what_is_langchains_is_not_thawed_here(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_verify(tmp_path: Path) -> None:
     data[-9] ^= 1
     (tmp_path / "bad.hfsnap").write_bytes(data)
     alone = kit.run("snapshot", "verify", "bad.hfsnap", "--json")
-    assert (alone.code, alone.error["code"]) == (failures.INTEGRITY, "snapshot-corrupt")
+    assert (alone.code, alone.error["code"]) == (exit_codes.INTEGRITY, "snapshot-corrupt")
     both = kit.run("snapshot", "verify", "good.hfsnap", "bad.hfsnap", "missing.hfsnap", "--json")
-    assert both.code == failures.INTEGRITY
+    assert both.code == exit_codes.INTEGRITY
     assert [(each["file"], each["sound"]) for each in both.records] == [
         ("good.hfsnap", True),
         ("bad.hfsnap", False),
@@ -137,7 +137,7 @@ def test_list(tmp_path: Path) -> None:
     ]
     page = kit.run("snapshot", "list", "--after", "a.hfsnap", "-n", "1", "--json").records
     assert [each["name"] for each in page] == ["b.hfsnap"]
-    assert kit.run("snapshot", "list", "nowhere").code == failures.NOT_FOUND
+    assert kit.run("snapshot", "list", "nowhere").code == exit_codes.NOT_FOUND
 
 
 def test_delete(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_delete(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("precious")
     assert "would be deleted" in kit.run("snapshot", "delete", "a.hfsnap", "--dry-run").err
     asked = kit.run("snapshot", "delete", "a.hfsnap")
-    assert asked.code == failures.USAGE
-    assert kit.run("snapshot", "delete", "a.hfsnap", "bad.hfsnap", "--yes").code == failures.INTEGRITY
-    assert kit.run("snapshot", "delete", "notes.txt", "--force", "--yes").code == failures.ERROR
-    assert kit.run("snapshot", "delete", "missing.hfsnap", "--force", "--yes").code == failures.NOT_FOUND
+    assert asked.code == exit_codes.USAGE
+    assert kit.run("snapshot", "delete", "a.hfsnap", "bad.hfsnap", "--yes").code == exit_codes.INTEGRITY
+    assert kit.run("snapshot", "delete", "notes.txt", "--force", "--yes").code == exit_codes.ERROR
+    assert kit.run("snapshot", "delete", "missing.hfsnap", "--force", "--yes").code == exit_codes.NOT_FOUND
     assert len(list(tmp_path.iterdir())) == 4
     done = kit.run("snapshot", "delete", "a.hfsnap", "b.hfsnap", "--yes", "--json")
     assert [(each["file"], each["deleted"]) for each in done.records] == [("a.hfsnap", True), ("b.hfsnap", True)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli.scopes import until
-from holdfast.cli.text import in_words
 from holdfast.errors import Invalid
+from holdfast.interfaces.cli.formatting import in_words
+from holdfast.interfaces.cli.scope_args import until
 from tests.cli import kit
 
 Hf = Callable[..., kit.Result]

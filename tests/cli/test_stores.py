@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.config import of_path
-from holdfast.cli.stores import path_of
+from holdfast.interfaces.cli.store_option import path_of
 from tests.cli import kit
 from tests.cli.conftest import fill
 
@@ -112,7 +112,7 @@ def place() -> Iterator[Path]:
 # Once as root, so that all modules are loaded: another user need not get to this Python's files.
 _AS_NOBODY = """
 import contextlib, io, os, sys
-from holdfast.cli.main import main
+from holdfast.interfaces.cli.main import main
 
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     main(sys.argv[1:])

@@ -96,7 +96,7 @@ def test_tables_fit_the_terminal(url: str, columns: int) -> None:
         store.put("日本語" * 20, {})
     with kit.in_terminal("threads", "--no-pager", "--store", url, columns=columns) as terminal:
         assert terminal.wait() == 0
-    from holdfast.cli.text import width
+    from holdfast.interfaces.cli.formatting import width
 
     lines = terminal.plain.splitlines()
     assert len(lines) == 6
@@ -120,8 +120,8 @@ def test_ctrl_c(long: str) -> None:
 TRIAL = """
 import sys, time
 import click
-from holdfast.cli import main as program
-from holdfast.cli.frame import command, yes_option
+from holdfast.interfaces.cli import main as program
+from holdfast.interfaces.cli.base import command, yes_option
 
 @command("trial")
 @yes_option
@@ -183,7 +183,7 @@ def test_progress_in_a_terminal() -> None:
 
 
 def test_progress_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.cli.progress import Progress, _span
+    from holdfast.interfaces.cli.progress import Progress, _span
 
     progress = Progress("Trying")
     assert progress._text(50, 100, "", 10.0).rstrip() == f"Trying [{'#' * 12}{'.' * 12}]  50% 50/100, 10s left"

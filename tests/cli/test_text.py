@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.text import ago, cut, first_line, local, pad, plural, safe, size, width
+from holdfast.interfaces.cli.formatting import ago, cut, first_line, local, pad, plural, safe, size, width
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ANY = st.text(st.characters(categories=None) | st.sampled_from("\x1b\n\t\r\x9b\u202e\ud800"))

@@ -63,8 +63,8 @@ def test_none(hf: Hf) -> None:
 
 
 def test_more_than_a_page(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.threads._PAGE", 2)
-    monkeypatch.setattr("holdfast.cli.stats._PAGE", 2)
+    monkeypatch.setattr("holdfast.interfaces.cli.threads._PAGE", 2)
+    monkeypatch.setattr("holdfast.interfaces.cli.stats._PAGE", 2)
     assert names(kit.run("threads", store=url)) == ["chat/anna", "t1", "t2"]
     assert kit.run("stats", "--json", store=url).records[0]["threads"] == 3
 

@@ -17,9 +17,9 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Conflict, Invalid, Unavailable, Unsupported
+from holdfast.interfaces.langgraph.contents import KEPT
+from holdfast.interfaces.langgraph.names import split_name, thread_name
 from holdfast.langgraph import HoldfastSaver
-from holdfast.langgraph.contents import KEPT
-from holdfast.langgraph.names import split_name, thread_name
 from tests.engine.lines import store_on
 from tests.langgraph.calls import Caller, made, parent_of, write
 from tests.langgraph.savers import HOLDFAST, holdfast_saver

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.cli.failures import EXIT_CODES, exit_code
 from holdfast.engine.integrity.findings import Code
 from holdfast.errors import FINER, HoldfastError, NotFound
+from holdfast.interfaces.cli.exit_codes import EXIT_CODES, exit_code
 from holdfast.maintenance.explain.checks import CHECKS
 from holdfast.maintenance.explain.errors import ERRORS
 from holdfast.maintenance.explain.explanations import explain, explanations

@@ -51,7 +51,7 @@ SHAPES: dict[int, Shape] = {
     18: Shape("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id")),
     19: Shape("langgraph.types:Interrupt", Tag.DATACLASS, ("value", "id", "response_schema")),
     20: Shape("langgraph.checkpoint.serde.types:_DeltaSnapshot", Tag.NAMEDTUPLE, ("value",)),
-    21: Shape("holdfast.langgraph.contents:Serialized", Tag.DATACLASS, ("type", "data")),
+    21: Shape("holdfast.interfaces.langgraph.contents:Serialized", Tag.DATACLASS, ("type", "data")),
 }
 
 SHAPE_OF: dict[tuple[str, tuple[str, ...]], int] = {

@@ -1,0 +1,148 @@
+"""`holdfast blame`: which checkpoint wrote each part of a state, and all that ever changed it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.completion_types import REVISION, THREAD
+from holdfast.interfaces.cli.formatting import ago, first_line, safe
+from holdfast.interfaces.cli.json_output import plain
+from holdfast.interfaces.cli.patches import painted
+
+if TYPE_CHECKING:
+    from holdfast.history.blame import Origin, Revised, Writer
+    from holdfast.store.store import Store
+
+_SHORTEST = 8
+_PAGE = 200
+"""How many items are asked for at a time."""
+
+_HEADS = ("CHECKPOINT", "STEP", "WHEN", "BY", "PLACE", "VALUE")
+
+
+@command("blame")
+@click.argument("thread", type=THREAD)
+@click.argument("path")
+@click.option("--at", "at", type=REVISION, default="HEAD", help="Look at the state of this checkpoint.")
+@click.option("--history", is_flag=True, help="Show every checkpoint that changed the place, the latest first.")
+@click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
+@click.option("--word", is_flag=True, help="With --history: show changed words as [-old-]{+new+}.")
+def blame(session: Session, thread: str, path: str, at: str, history: bool, limit: int | None, word: bool) -> None:
+    """Show which checkpoint wrote what is at a place of a state, when, and by whom.
+
+    PATH is a channel, or a place below it: messages, messages[3], messages[-10:], memory.user, memory["last name"]. Of
+    a list or a dict it is told of each item.
+
+    \b
+    holdfast blame chat 'messages[-10:]'
+    holdfast blame chat plan.goal
+    """
+    store = session.open()
+    if history:
+        _history(session, store, thread, path, at, limit, word)
+    else:
+        _blame(session, store, thread, path, at, limit)
+
+
+def _blame(session: Session, store: Store, thread: str, path: str, at: str, limit: int | None) -> None:
+    start = 0
+    widths: list[int] = []
+    while limit is None or start < limit:
+        wanted = _PAGE if limit is None else min(_PAGE, limit - start)
+        page = store.blame(thread, path, at, start=start, limit=wanted)
+        if session.json:
+            session.emit_all(
+                {"path": origin.where, **_record(origin.writer), "value": plain(origin.value)} for origin in page
+            )
+        elif page:
+            session.out.page()
+            short = _short(store, thread, [each.writer for each in page])
+            rows = [_row(origin, id) for origin, id in zip(page, short, strict=True)]
+            widths = session.out.table(
+                _HEADS, rows, right=("STEP",), shrink="VALUE", styles={"CHECKPOINT": "yellow"}, widths=widths
+            )
+        start += len(page)
+        if len(page) < wanted or page[0].path == page[-1].path:
+            return
+
+
+def _history(session: Session, store: Store, thread: str, path: str, at: str, limit: int | None, word: bool) -> None:
+    found = store.history(thread, path, at, limit=limit)
+    if session.json:
+        session.emit_all(
+            {**_record(each.writer), "changes": [_change(change) for change in each.changes]} for each in found
+        )
+        return
+    out = session.out
+    out.page()
+    short = _short(store, thread, [each.writer for each in found])
+    for number, (each, id) in enumerate(zip(found, short, strict=True)):
+        if number:
+            out.line()
+        _title(session, each, id)
+        from holdfast.history.diff_text import lines
+
+        for line in lines(each.changes, by_word=word):
+            out.line(f"  {painted(out, line)}".rstrip())
+
+
+def _title(session: Session, each: Revised, id: str) -> None:
+    writer = each.writer
+    parts = [session.out.style(safe(id), "yellow"), f"step {writer.step}", safe(writer.kind), _when(writer)]
+    if writer.by:
+        parts.append(f"by {safe(writer.by)}")
+    session.out.line("  ".join(parts))
+
+
+def _when(writer: Writer) -> str:
+    return "" if writer.time is None else ago(writer.time)
+
+
+def _short(store: Store, thread: str, writers: Sequence[Writer]) -> list[str]:
+    """The starts of ids that name them in their thread; of pruned ones, that they were."""
+    from holdfast.backends.runtime.drivers import run
+    from holdfast.engine.row_format import Line
+    from holdfast.history.log_walk import abbreviations
+
+    ids = list({writer.id: None for writer in writers if writer.id})
+    short = run(abbreviations(store.engine, Line(store.tenant, thread), ids, _SHORTEST))
+    known = dict(zip(ids, short, strict=True))
+    return [known.get(writer.id, "(pruned)") for writer in writers]
+
+
+def _row(origin: Origin, id: str) -> tuple[str, ...]:
+    writer = origin.writer
+    return id, str(writer.step), _when(writer), writer.by, origin.where, _value(origin.value)
+
+
+def _value(value: Any) -> str:
+    """The start of a value: of a message, who says what."""
+    tree = plain(value)
+    if isinstance(tree, str):
+        return first_line(tree)
+    if isinstance(tree, dict) and isinstance(tree.get("content"), str):
+        role = tree.get("role") or tree.get("type") or ""
+        return first_line(f"{role}: {tree['content']}" if role else tree["content"])
+    return json.dumps(tree, ensure_ascii=False)
+
+
+def _record(writer: Writer) -> dict[str, Any]:
+    return {
+        "id": writer.id or None,
+        "step": writer.step,
+        "branch": writer.branch,
+        "time": writer.time,
+        "kind": writer.kind,
+        "by": writer.by,
+        "hash": writer.hash,
+        "pruned": writer.pruned,
+    }
+
+
+def _change(change: Any) -> dict[str, Any]:
+    return {"kind": change.kind, "path": change.where, "old": plain(change.old), "new": plain(change.new)}

@@ -1,0 +1,53 @@
+"""`holdfast doctor`: is all in order here?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.interfaces.cli.base import Session, command
+from holdfast.interfaces.cli.exit_codes import FINDINGS, NO_STORE
+from holdfast.interfaces.cli.formatting import safe
+
+if TYPE_CHECKING:
+    from holdfast.maintenance.doctor.result import Check
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+
+
+@command("doctor")
+@click.option("--full", is_flag=True, help="Have a large store check itself too, which may take long.")
+def doctor(session: Session, full: bool) -> None:
+    """Check the installation, the settings and the store, and say what to do about what is found.
+
+    It makes no store. Exit code 0 if nothing has to be done, 6 if something has, 10 if there is no store.
+
+    \b
+    holdfast doctor --store sqlite:///agents.db
+    """
+    from holdfast.backends.config import of_path
+    from holdfast.maintenance.doctor.run import examine
+
+    given = None if session.store_name is None else of_path(session.store_name)
+    wrong, missing = 0, False
+    for check in examine(given, tenant=session.tenant, full=full):
+        wrong += not check.ok
+        missing = missing or (check.code in ("store-there", "store-named") and not check.ok)
+        if session.json:
+            session.emit(check)
+        elif not (session.quiet and check.ok):
+            _show(session, check)
+        session.out.flush()
+    if missing:
+        raise click.exceptions.Exit(NO_STORE)
+    if wrong:
+        session.note(f"{wrong} of these want to be looked at. `holdfast explain CODE` says more.")
+        raise click.exceptions.Exit(FINDINGS)
+
+
+def _show(session: Session, check: Check) -> None:
+    level = session.out.style(f"{check.level:7}", _STYLES[check.level])
+    session.out.line(f"{level}  {check.code:18}  {safe(check.found)}")
+    if check.remedy:
+        session.out.line(f"{'':27}  → {safe(check.remedy)}")

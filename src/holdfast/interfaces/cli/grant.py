@@ -1,0 +1,406 @@
+"""`holdfast grant`: who may do what with the state of scopes."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.interfaces.cli.base import Group, Session, command, dry_run_option, group, yes_option
+from holdfast.interfaces.cli.completion_types import GRANT, GROUP, KEY, ROLE, SCOPE
+from holdfast.interfaces.cli.exit_codes import ERROR
+from holdfast.interfaces.cli.formatting import ago, clock, plural, safe
+from holdfast.interfaces.cli.scope_args import as_option, until
+
+if TYPE_CHECKING:
+    from holdfast.security.access.policy import Policy
+    from holdfast.state.access_api import Granted, StoreAccess
+    from holdfast.store.identity_view import Acting
+
+_HEADS = ("ID", "TO", "RIGHT", "SCOPE", "KEYS", "UNTIL", "BY")
+_RIGHTS = click.Choice(("read", "write", "both"))
+
+
+class Grants(Group):
+    """`holdfast grant agent:b read agent:a` is `holdfast grant give agent:b read agent:a`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Identities and groups have a colon, and no command has one.
+        if args[0] not in self.commands and ":" not in args[0] and not args[0].startswith("-"):
+            raise click.UsageError(
+                f"{args[0]!r} is no command, and no identity or group either: those are agent:b, group:editors", ctx
+            )
+        return super().resolve_command(ctx, ["give", *args] if ":" in args[0] else args)
+
+
+@group("grant", cls=Grants, invoke_without_command=True)
+def grant(session: Session) -> None:
+    """Give, list and take away the rights of identities: grants, groups, roles.
+
+    An identity is written as a scope is: agent:b, user:alice/agent:writer. A group is group:editors; everybody is in
+    group:everyone.
+
+    \b
+    holdfast grant agent:b read agent:a            let agent b read agent a's state
+    holdfast grant group:editors both agent:a --keys 'draft/*' --until 2h
+    holdfast grant list
+    holdfast grant revoke ID
+    """
+    if click.get_current_context().invoked_subcommand is None:
+        _list(session, None, None, None, dead=False)
+
+
+@command("give")
+@click.argument("to", type=SCOPE)
+@click.argument("right", type=_RIGHTS)
+@click.argument("scope", type=SCOPE)
+@click.option("--keys", default="", metavar="PATTERN", help="Only keys that match: plan/*.")
+@click.option("--below", is_flag=True, help="All scopes below it, too.")
+@click.option("--until", "end", metavar="WHEN", help="It expires: so long from now (2h, 30d), or at a time.")
+@as_option
+def give(
+    session: Session,
+    to: str,
+    right: Literal["read", "write", "both"],
+    scope: str,
+    keys: str,
+    below: bool,
+    end: str | None,
+    identity: str | None,
+) -> None:
+    """Let an identity, or a group, read or write a scope, or both. Writes the grant's id.
+
+    With --as, an identity grants a scope of its own.
+
+    \b
+    holdfast grant give agent:b read agent:a
+    holdfast grant give agent:b write agent:a --keys 'inbox/*' --until 2026-12-31
+    """
+    ends = until(end)
+    made = _granter(session, identity).grant(to, right, scope, keys=keys, below=below, until=ends)
+    if session.json:
+        session.emit(made)
+        return
+    session.out.line(safe(made.id))
+    may = {"read": "read", "write": "write", "both": "read and write"}[made.right]
+    what = f"{made.scope}{' and all below it' if made.below else ''}{f', keys {made.keys}' if made.keys else ''}"
+    session.note(f"{made.to} may {may} {what}{f', until {clock(made.until)}' if made.until else ''}.")
+
+
+@command("list")
+@click.option("--to", type=SCOPE, metavar="WHO", help="Those to this identity or group.")
+@click.option("--scope", type=SCOPE, metavar="SCOPE", help="Those of this scope.")
+@click.option("--dead", is_flag=True, help="Also those that were revoked or have expired in the last weeks.")
+@as_option
+def list_(session: Session, to: str | None, scope: str | None, dead: bool, identity: str | None) -> None:
+    """List the grants, the oldest first. With --as: those of the identity's own scopes, and those it was given.
+
+    \b
+    holdfast grant list --to agent:b
+    holdfast grant list --scope agent:a --dead
+    """
+    _list(session, to, scope, identity, dead=dead)
+
+
+def _list(session: Session, to: str | None, scope: str | None, identity: str | None, *, dead: bool) -> None:
+    store = session.open(write=identity is not None)
+    if identity is None:
+        found = store.access.grants(to, scope, dead=dead)
+    else:
+        mine = store.acting_as(identity)
+        every = {each.id: each for each in (*mine.grants(dead=dead), *mine.granted(dead=dead))}
+        found = [each for each in every.values() if to in (None, each.to) and scope in (None, each.scope)]
+    if session.json:
+        session.emit_all(found)
+        return
+    if not found:
+        session.note("There are no such grants." if to or scope or identity else "Nothing is granted.")
+        return
+    session.out.page()
+    rows = [
+        (each.id, each.to, each.right, each.scope + "/**" * bool(each.below), each.keys, _ends(each), each.by)
+        for each in found
+    ]
+    session.out.table(_HEADS, rows, shrink="SCOPE", styles={"ID": "yellow"})
+
+
+def _granter(session: Session, identity: str | None) -> StoreAccess | Acting:
+    """Who gives and takes rights: the store's owner, or an identity, of what is its own."""
+    store = session.open(write=True)
+    return store.access if identity is None else store.acting_as(identity)
+
+
+def _ends(granted: Granted) -> str:
+    if granted.revoked is not None:
+        return f"revoked {ago(granted.revoked)}"
+    if granted.until is None:
+        return ""
+    return clock(granted.until) if granted.until > datetime.now(UTC) else f"expired {ago(granted.until)}"
+
+
+@command("revoke")
+@click.argument("ids", nargs=-1, required=True, type=GRANT, metavar="ID...")
+@as_option
+def revoke(session: Session, ids: tuple[str, ...], identity: str | None) -> None:
+    """Take grants back, at once, also from programs that are using them.
+
+    \b
+    holdfast grant revoke ID
+    """
+    granter = _granter(session, identity)
+    for id in ids:
+        gone = granter.revoke(id)
+        session.tell(f"{gone.to} has no longer the grant {id}.", gone._asdict())
+
+
+@command("cut-off")
+@click.argument("who", type=SCOPE)
+@dry_run_option
+@yes_option
+def cut_off(session: Session, who: str, dry_run: bool, yes: bool) -> None:
+    """Take from an identity, or a group, all it was ever given: grants, roles, groups, the sight of its children.
+
+    Its own scopes stay its own.
+
+    \b
+    holdfast grant cut-off agent:b --yes
+    """
+    access = session.open(write=not dry_run).access
+    if dry_run:
+        grants, roles = len(access.grants(who)), len(access.assignments().get(who, ()))
+        groups = [name for name, members in access.groups().items() if who in members]
+        count = grants + roles + len(groups) + (who in access.parents())
+    else:
+        session.confirm(f"Take all rights from {who}?", yes=yes)
+        count = access.cut_off(who)
+    told = f"{plural(count, 'right')} of {who} {'would go' if dry_run else 'taken away'}."
+    session.tell(told, {"who": who, "rights": count, "dry_run": dry_run})
+
+
+@command("check")
+@click.argument("who", type=SCOPE)
+@click.argument("right", type=click.Choice(("read", "write")))
+@click.argument("scope", type=SCOPE)
+@click.argument("key", type=KEY, required=False)
+def check(session: Session, who: str, right: Literal["read", "write"], scope: str, key: str | None) -> None:
+    """Say whether an identity may read or write a scope, or a key of it, now. The exit code is 0 for yes and 1 for no.
+
+    \b
+    holdfast grant check agent:b read agent:a plan
+    """
+    may = session.open().access.may(who, right, scope, key)
+    if session.json:
+        session.emit({"who": who, "right": right, "scope": scope, "key": key, "may": may})
+    else:
+        session.out.line(session.out.style("yes", "green") if may else session.out.style("no", "red"))
+    if not may:
+        raise click.exceptions.Exit(ERROR)
+
+
+# Groups ---------------------------------------------------------------------------------------------------------
+
+
+@command("groups")
+def groups(session: Session) -> None:
+    """List the groups, and who is in them.
+
+    \b
+    holdfast grant groups
+    """
+    found = session.open().access.groups()
+    if session.json:
+        session.emit_all({"group": name, "members": members} for name, members in found.items())
+    elif found:
+        session.out.table(
+            ("GROUP", "MEMBERS"), [(name, ", ".join(members)) for name, members in found.items()], shrink="MEMBERS"
+        )
+    else:
+        session.note("There are no groups. `holdfast grant join GROUP WHO` makes one.")
+
+
+@command("join")
+@click.argument("group", type=GROUP)
+@click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
+def join(session: Session, group: str, members: tuple[str, ...]) -> None:
+    """Take identities into a group, which is made by that.
+
+    \b
+    holdfast grant join editors agent:b user:alice
+    """
+    session.open(write=True).access.join(group, *members)
+    session.tell(f"{', '.join(members)} joined {group}.", {"group": group, "joined": list(members)})
+
+
+@command("leave")
+@click.argument("group", type=GROUP)
+@click.argument("members", nargs=-1, required=True, type=SCOPE, metavar="WHO...")
+def leave(session: Session, group: str, members: tuple[str, ...]) -> None:
+    """Take identities out of a group.
+
+    \b
+    holdfast grant leave editors agent:b
+    """
+    session.open(write=True).access.leave(group, *members)
+    session.tell(f"{', '.join(members)} left {group}.", {"group": group, "left": list(members)})
+
+
+# Roles ----------------------------------------------------------------------------------------------------------
+
+
+@command("roles")
+def roles(session: Session) -> None:
+    """List the roles: their rules, in order, and who has them.
+
+    \b
+    holdfast grant roles
+    """
+    access = session.open().access
+    found, given = access.roles(), access.assignments()
+    if not found and not session.json:
+        session.note("There are no roles. `holdfast grant define ROLE FILE` makes one.")
+    for name, policy in found.items():
+        holders = [who for who, names in given.items() if name in names]
+        if session.json:
+            session.emit({"role": name, "rules": policy.plain(), "holders": holders})
+            continue
+        out = session.out
+        told = f": {', '.join(holders)}" if holders else ""
+        out.line(f"{out.style(safe(name), 'yellow')}{safe(told)}")
+        for rule in policy.plain():
+            keys = "" if rule["keys"] == "**" else f", keys {rule['keys']}"
+            out.line(f"    {safe(rule['effect'])} {rule['right']} {safe(rule['scope'])}{safe(keys)}")
+
+
+@command("define")
+@click.argument("role", type=ROLE)
+@click.argument("file", type=click.Path())
+def define(session: Session, role: str, file: str) -> None:
+    """Define a role by a JSON file of rules, of which the first that fits decides; - is standard input.
+
+    A rule is an object with an effect (allow or deny), a right (read, write or both), and patterns of scopes and keys,
+    which are ** unless they are given.
+
+    \b
+    echo '[{"effect": "deny", "right": "both", "keys": "secret/**"},
+           {"effect": "allow", "right": "read", "scope": "agent:*"}]' | holdfast grant define auditor -
+    """
+    policy = _policy(file)
+    session.open(write=True).access.define_role(role, policy)
+    session.tell(f"The role {role} has {plural(len(policy.rules), 'rule')}.", {"role": role, "rules": policy.plain()})
+
+
+def _policy(file: str) -> Policy:
+    import json
+
+    from holdfast.security.access.policy import Policy
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound("there is no such file", where=file) from None
+    except (OSError, UnicodeError) as error:
+        raise Invalid(f"the file cannot be read: {error}", where=file) from None
+    try:
+        return Policy.of(json.loads(text))
+    except ValueError as error:
+        raise Invalid(f"the file is not JSON: {error}", where=file) from None
+
+
+@command("drop")
+@click.argument("role", type=ROLE)
+@dry_run_option
+@yes_option
+def drop(session: Session, role: str, dry_run: bool, yes: bool) -> None:
+    """Forget a role: whoever has it loses what it allows, and is denied no longer what it denies.
+
+    \b
+    holdfast grant drop auditor --yes
+    """
+    access = session.open(write=not dry_run).access
+    if role not in access.roles():
+        raise NotFound(f"there is no role {role!r}", hint="See holdfast grant roles")
+    holders = [who for who, names in access.assignments().items() if role in names]
+    if not dry_run:
+        session.confirm(f"Forget the role {role}, which {plural(len(holders), 'holder')} has?", yes=yes)
+        access.drop_role(role)
+    told = f"The role {role} {'would be' if dry_run else 'is'} forgotten."
+    session.tell(told, {"role": role, "holders": holders, "dry_run": dry_run})
+
+
+@command("assign")
+@click.argument("role", type=ROLE)
+@click.argument("to", type=SCOPE)
+def assign(session: Session, role: str, to: str) -> None:
+    """Give an identity, or a group, a role.
+
+    \b
+    holdfast grant assign auditor agent:b
+    """
+    session.open(write=True).access.assign(role, to)
+    session.tell(f"{to} has the role {role}.", {"role": role, "to": to, "assigned": True})
+
+
+@command("unassign")
+@click.argument("role", type=ROLE)
+@click.argument("to", type=SCOPE)
+def unassign(session: Session, role: str, to: str) -> None:
+    """Take a role from an identity, or a group.
+
+    \b
+    holdfast grant unassign auditor agent:b
+    """
+    session.open(write=True).access.unassign(role, to)
+    session.tell(f"{to} has no longer the role {role}.", {"role": role, "to": to, "assigned": False})
+
+
+# Children -------------------------------------------------------------------------------------------------------
+
+
+@command("parents")
+def parents(session: Session) -> None:
+    """List the identities that may read their children's scopes.
+
+    \b
+    holdfast grant parents
+    """
+    for who in session.open().access.parents():
+        if session.json:
+            session.emit({"who": who})
+        else:
+            session.out.line(safe(who))
+
+
+@command("allow-children")
+@click.argument("who", type=SCOPE)
+def allow_children(session: Session, who: str) -> None:
+    """Let an identity read its children's scopes, as user:alice/agent:writer is a child of user:alice.
+
+    \b
+    holdfast grant allow-children user:alice
+    """
+    session.open(write=True).access.allow_children(who)
+    session.tell(f"{who} may read its children's scopes.", {"who": who, "children": True})
+
+
+@command("forbid-children")
+@click.argument("who", type=SCOPE)
+def forbid_children(session: Session, who: str) -> None:
+    """Let an identity read its children's scopes no longer.
+
+    \b
+    holdfast grant forbid-children user:alice
+    """
+    session.open(write=True).access.forbid_children(who)
+    session.tell(f"{who} may no longer read its children's scopes.", {"who": who, "children": False})
+
+
+for _each in (give, list_, revoke, cut_off, check, groups, join, leave, roles, define, drop, assign, unassign):
+    grant.add_command(_each)
+for _each in (parents, allow_children, forbid_children):
+    grant.add_command(_each)

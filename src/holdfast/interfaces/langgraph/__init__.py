@@ -1,0 +1,1 @@
+"""The LangGraph saver. `holdfast.langgraph` is what programs import."""
