@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import holdfast
 from holdfast.backends.runtime.drivers import run
-from holdfast.testing.conformance import Stores, SyncConformance
+from holdfast.testing import Stores, SyncConformance
 from tests.engine.test_kills import rounds
 from tests.langgraph.test_conformance import TESTS, report_on
 from tests.servers.places import COMPOSED, KINDS, REMOTE, place

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.backends.conformance import child
 from holdfast.backends.interface import (
     Backend,
     Batch,
@@ -28,7 +29,6 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.tables import SPACES, Key
 from holdfast.backends.wrappers import Wrapper
 from holdfast.errors import Unavailable
-from holdfast.testing import child
 
 BROKEN: dict[str, tuple[Callable[[Backend], Backend], tuple[str, ...]]] = {}
 """By name: what to put around a store, and the tests that have to fail."""

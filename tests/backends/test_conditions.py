@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.batch_eval import Effect, asked, judge, same_columns
+from holdfast.backends.conformance.model import Model
+from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
 from holdfast.backends.tables import BRANCHES, LINES, METADATA, Key, Scalar, Space
-from holdfast.testing.model import Model
-from holdfast.testing.rows import row_of
 
 NAMES = st.sampled_from(["a", "b"])
 KEYS: dict[Space, st.SearchStrategy[Key]] = {

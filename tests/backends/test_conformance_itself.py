@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
+from holdfast.backends.conformance import child
+from holdfast.backends.conformance.model import Model
+from holdfast.backends.conformance.rows import column, row_of, step
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS
-from holdfast.testing import child
-from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores
-from holdfast.testing.model import Model
-from holdfast.testing.rows import column, row_of, step
+from holdfast.testing import BackendConformance, ShortConformance, Stores
 from tests.backends.broken import BROKEN
 
 pytest_plugins = ["pytester"]
 
 FILE = """
 import pytest
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing import BackendConformance, Stores
 from tests.backends import broken
 
 class TestBroken(BackendConformance):
@@ -36,8 +36,8 @@ class TestBroken(BackendConformance):
 
 ALL_BROKEN = """
 import pytest
-from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores
-from holdfast.testing.conformance.kit import Suite
+from holdfast.testing import BackendConformance, ShortConformance, Stores
+from holdfast.backends.conformance.kit import Suite
 from tests.backends.broken import BROKEN
 
 class Chosen(Suite):
@@ -141,10 +141,10 @@ def test_without_pytest_the_error_names_the_extra(missing: str) -> None:
     code = f"""
 import sys
 sys.modules[{missing!r}] = None
-import holdfast.testing, holdfast.testing.model, holdfast.testing.powercut, holdfast.testing.child
+import holdfast.backends.conformance.model, holdfast.backends.conformance.child
 from holdfast.errors import Config
 try:
-    import holdfast.testing.conformance
+    import holdfast.testing
 except Config as error:
     print(error)
 """

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
@@ -14,8 +15,7 @@ from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Config, Transient, Unavailable
-from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
-from holdfast.testing.rows import row_of, step
+from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
 

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.histories import Histories
+from holdfast.backends.conformance.processes import Processes
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Create, Delete, Put, Scan
 from holdfast.backends.object_store import local, shard_log, shard_view
@@ -22,10 +25,7 @@ from holdfast.backends.object_store.local import Files
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import SPACES, STEPS
 from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
-from holdfast.testing.conformance import BackendConformance, Stores
-from holdfast.testing.conformance.histories import Histories
-from holdfast.testing.conformance.processes import Processes
-from holdfast.testing.rows import step
+from holdfast.testing import BackendConformance, Stores
 from tests.damaged import flipped
 from tests.servers.pace import TooSoon, given_time, hurried
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing import BackendConformance, Stores
 
 
 class TestMemory(BackendConformance):

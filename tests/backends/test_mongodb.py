@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from pymongo import MongoClient, WriteConcern
 
-from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
+from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.servers import mongodb
 
 

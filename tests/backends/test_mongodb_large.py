@@ -11,6 +11,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import OperationFailure
 
+from holdfast.backends.conformance.kit import Driven
+from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Create, Delete, Ensure, Put, Row
 from holdfast.backends.mongodb import MongoDB
 from holdfast.backends.mongodb import committer as mongodb_commits
@@ -19,8 +21,6 @@ from holdfast.backends.mongodb.commit_group import weight_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, NODES, Key
 from holdfast.errors import HoldfastError, TooLarge, Unavailable
-from holdfast.testing.conformance.kit import Driven
-from holdfast.testing.rows import row_of
 from tests.servers import mongodb
 
 LINE = ("tenant", "line")

@@ -26,6 +26,8 @@ from pymongo.errors import OperationFailure
 
 import holdfast
 from holdfast.backends.async_backend import Stamp
+from holdfast.backends.conformance.kit import Driven, case
+from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.mongodb import MongoDB, orphaned_transactions
 from holdfast.backends.mongodb import large_bodies as mongodb_uploads
@@ -33,8 +35,6 @@ from holdfast.backends.mongodb.commit_group import Group
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
 from holdfast.errors import Config, HoldfastError, Invalid, TooLarge, Transient, Unavailable
-from holdfast.testing.conformance.kit import Driven, case
-from holdfast.testing.rows import meaning, row_of, step
 from tests.servers import MongoServer, mongodb, mongodb_server
 
 MIB = 1 << 20
@@ -468,7 +468,7 @@ def test_a_transaction_that_was_abandoned_does_not_block_for_long(url: str, monk
 
 @pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.nightly)])
 def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
-    command = [sys.executable, "-m", "holdfast.testing.child", "claim", url, "{}"]
+    command = [sys.executable, "-m", "holdfast.backends.conformance.child", "claim", url, "{}"]
     pipe = subprocess.PIPE
     children = [
         subprocess.Popen([*command, f"w{n}", "3"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)

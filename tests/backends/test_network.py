@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from holdfast.backends.async_backend import Interrupted, Network, Stamp
+from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Batch, Capabilities, Create, Get, Query, Row
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import STEPS
 from holdfast.errors import Config, TooLarge, Transient, Unavailable, Uncertain
-from holdfast.testing.conformance import BackendConformance, Stores
-from holdfast.testing.rows import row_of
+from holdfast.testing import BackendConformance, Stores
 from tests.servers.pace import hurried
 
 SERVERS: dict[str, Server] = {}

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.backends import async_backend
+from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Put
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import METADATA
 from holdfast.errors import Uncertain
-from holdfast.testing.rows import row_of
 from tests.backends.test_network import SERVERS, Near
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.reads import Reads
+from holdfast.backends.conformance.rows import step
+from holdfast.backends.conformance.short import SyncOnly
+from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.interface import Create, Put, Scan
 from holdfast.backends.object_store.cloud import Bucket, Objects
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.errors import Config, Corrupt, Denied, Transient, Unavailable
-from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
-from holdfast.testing.conformance.reads import Reads
-from holdfast.testing.conformance.short import SyncOnly
-from holdfast.testing.conformance.writes import Writes
-from holdfast.testing.rows import step
+from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
 
 NUMBERS = itertools.count()

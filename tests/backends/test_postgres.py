@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.conformance import BackendConformance, ShortConformance, Stores, SyncConformance
-from holdfast.testing.conformance.histories import Histories
-from holdfast.testing.conformance.processes import Processes
+from holdfast.backends.conformance.histories import Histories
+from holdfast.backends.conformance.processes import Processes
+from holdfast.testing import BackendConformance, ShortConformance, Stores, SyncConformance
 from tests.backends.postgres_databases import emptied, emptied_pooled
 
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends.async_backend import Stamp
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres
 from holdfast.backends.postgres.apply_function import MAX_LOCKS, lock
@@ -24,8 +25,7 @@ from holdfast.backends.postgres.queries import TOGETHER
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
-from holdfast.testing.conformance import Driven
-from holdfast.testing.rows import row_of, step
+from holdfast.testing import Driven
 from tests import servers
 from tests.backends.postgres_databases import emptied, emptied_pooled
 from tests.servers.pace import TooSoon, given_time, hurried

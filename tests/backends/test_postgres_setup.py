@@ -14,15 +14,15 @@ import psycopg
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.kit import case
+from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.postgres import Postgres, setup, setup_sql
 from holdfast.backends.postgres.schema import VERSION, tables
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, NODES, SPACES, STEPS, WORDS
 from holdfast.errors import Config, Denied, Transient
-from holdfast.testing.conformance import Driven
-from holdfast.testing.conformance.kit import case
-from holdfast.testing.rows import row_of
+from holdfast.testing import Driven
 from tests import servers
 
 ACME = row_of(LINES, "acme", "line", body=b"acme's")
@@ -193,7 +193,7 @@ def test_several_processes_come_first(url: str, count: int) -> None:
         "from holdfast.backends.postgres import Postgres\n"
         "from holdfast.backends.tables import LINES\n"
         "from holdfast.backends.runtime.drivers import run\n"
-        "from holdfast.testing.rows import row_of\n"
+        "from holdfast.backends.conformance.rows import row_of\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
         "store = run(Postgres.open(sys.argv[1]))\n"

@@ -17,9 +17,9 @@ import apsw.sqlite_extra
 import pytest
 
 from holdfast.errors import Unsupported
-from holdfast.testing.powercut import Labels, Log, check_cuts, images, record
-from holdfast.testing.recording import Create, Delete, Existing, Mark, Recorder, Sync, Truncate, Write
-from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
+from tests.support.sqlite.powercut import Labels, Log, check_cuts, images, record
+from tests.support.sqlite.recording import Create, Delete, Existing, Mark, Recorder, Sync, Truncate, Write
+from tests.support.sqlite.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 
 COMMITS = 30
 

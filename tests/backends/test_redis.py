@@ -14,6 +14,7 @@ import redis as client
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.redis import Redis
 from holdfast.backends.redis.backend import MAX_BODY
@@ -21,8 +22,7 @@ from holdfast.backends.redis.key_layout import read_words, words
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES, Key
 from holdfast.errors import Corrupt, Invalid, TooLarge
-from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
-from holdfast.testing.rows import row_of, step
+from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.servers import RedisServer, redis
 
 KINDS = {str: st.text(), int: st.integers(-(2**63), 2**63 - 1), bytes: st.binary()}

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from holdfast.backends.async_backend import Stamp
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Create, Delete, Get, Put, Scan
 from holdfast.backends.redis import Redis
 from holdfast.backends.redis.connections import Links, address
@@ -32,7 +33,6 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.errors import Config, Denied, HoldfastError, Transient, Unavailable, Uncertain
-from holdfast.testing.rows import row_of, step
 from tests.servers import RedisServer, redis, redis_server
 from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.processes import wait_for

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from holdfast import Store
 from holdfast.backends.async_backend import Interrupted
+from holdfast.backends.conformance.histories import Histories
+from holdfast.backends.conformance.races import Races
+from holdfast.backends.conformance.rows import column, row_of, step
 from holdfast.backends.interface import Create, Delete, Expect, Get, Put, Row, Scan
 from holdfast.backends.object_store import (
     compaction,
@@ -30,10 +33,7 @@ from holdfast.backends.tables import LINES, REFS, SPACES, STEPS
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.errors import Denied, Invalid, Uncertain
-from holdfast.testing.conformance import Stores
-from holdfast.testing.conformance.histories import Histories
-from holdfast.testing.conformance.races import Races
-from holdfast.testing.rows import column, row_of, step
+from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
 from tests.support.nightly import mostly_nightly
 

@@ -23,7 +23,7 @@ from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, schema
 from holdfast.backends.tables import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
 from holdfast.errors import Config, Corrupt, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Unsupported
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing import BackendConformance, Stores
 
 CREATED = 1_700_000_000_123_000_000
 

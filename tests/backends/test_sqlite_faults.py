@@ -22,7 +22,7 @@ from holdfast.backends.sqlite import backend as sqlite
 from holdfast.backends.sqlite import errors as sqlite_errors
 from holdfast.backends.tables import NODES
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable
-from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
+from tests.support.sqlite.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLite
 from holdfast.backends.sqlite.page_check import damaged_pages
 from holdfast.backends.tables import STEPS
 from holdfast.errors import Corrupt
-from holdfast.testing.rows import step
 
 SIZE = 4096
 

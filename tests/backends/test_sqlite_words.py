@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import NODES, STEPS, WORDS
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.testing.rows import step
 
 
 @pytest.fixture

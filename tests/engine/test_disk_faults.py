@@ -12,10 +12,10 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import HoldfastError, Transient, Unavailable
 from holdfast.store.store import Store
-from holdfast.testing.vfs import under_checksums
-from holdfast.testing.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 from tests.engine.lines import store_on
 from tests.support.nightly import mostly_nightly
+from tests.support.sqlite.vfs import under_checksums
+from tests.support.sqlite.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 
 FAULTS: dict[str, Callable[[int], DiskFault]] = {
     "disk full": disk_full,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.processes import KILLED
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import NotFound
-from holdfast.testing.conformance.processes import KILLED
 from tests.engine.writer import state_of
 from tests.servers.places import DURABLE, place
 from tests.support.nightly import mostly_nightly

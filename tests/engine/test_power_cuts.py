@@ -12,9 +12,9 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
-from holdfast.testing.powercut import Labels, Log, check_cuts, record
-from holdfast.testing.recording import Recorder
 from tests.engine.lines import Clock, store_on
+from tests.support.sqlite.powercut import Labels, Log, check_cuts, record
+from tests.support.sqlite.recording import Recorder
 
 LONG = "word " * 30_000
 """Kept beside the line."""

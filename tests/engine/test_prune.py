@@ -21,8 +21,6 @@ from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.errors import Conflict, NotFound, Unavailable
 from holdfast.store.store import Store
-from holdfast.testing.powercut import Labels, check_cuts, record
-from holdfast.testing.recording import Recorder
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.pruned import (
@@ -42,6 +40,8 @@ from tests.engine.pruned import (
 )
 from tests.engine.test_histories import Thread, scripts
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
+from tests.support.sqlite.powercut import Labels, check_cuts, record
+from tests.support.sqlite.recording import Recorder
 
 
 @pytest.mark.parametrize("kind", KINDS)

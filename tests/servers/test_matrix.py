@@ -31,7 +31,7 @@ def all_found(*others: pytest.TestReport) -> Results:
     for kind in (*KINDS, *COMPOSED):
         for each in (
             report(f"test_capabilities[{kind}]", capabilities=CAPABILITIES),
-            report(f"TestConformance::test_a[{kind}-sync]", file="src/holdfast/testing/conformance/races.py"),
+            report(f"TestConformance::test_a[{kind}-sync]", file="src/holdfast/backends/conformance/races.py"),
             report(f"test_clients_are_killed[{kind}]"),
             report(f"test_langgraph[{kind}]"),
         ):

@@ -14,9 +14,9 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import EVENTS
 from holdfast.errors import HoldfastError
 from holdfast.store.store import Store
-from holdfast.testing.powercut import Labels, Log, check_cuts, record
-from holdfast.testing.recording import Recorder
 from tests.state.kit import Clock, store_on
+from tests.support.sqlite.powercut import Labels, Log, check_cuts, record
+from tests.support.sqlite.recording import Recorder
 
 SCOPES = ("agent:a", "agent:b")
 Model = dict[str, dict[str, Any]]

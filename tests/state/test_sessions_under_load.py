@@ -18,10 +18,10 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Point
 from holdfast.store.store import Store
-from holdfast.testing.powercut import Labels, check_cuts, record
-from holdfast.testing.recording import Recorder
 from tests.engine.lines import Clock, store_on
 from tests.state.session_worker import IDLE, SESSIONS, work
+from tests.support.sqlite.powercut import Labels, check_cuts, record
+from tests.support.sqlite.recording import Recorder
 
 SECONDS = 1.5
 

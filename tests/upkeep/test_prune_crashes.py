@@ -16,10 +16,10 @@ import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.errors import Unavailable
-from holdfast.testing.powercut import Labels, check_cuts, record
-from holdfast.testing.recording import Recorder
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled
+from tests.support.sqlite.powercut import Labels, check_cuts, record
+from tests.support.sqlite.recording import Recorder
 from tests.upkeep.test_prune import states_of
 
 LATER = Clock().now + 3600 * 10**9

@@ -18,12 +18,12 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.store.store import Store
-from holdfast.testing.powercut import Labels, check_cuts, record
-from holdfast.testing.recording import Recorder
 from tests.agents.autosaved import until
 from tests.damaged import flipped
 from tests.engine.lines import Clock, store_on
 from tests.engine.pruned import filled
+from tests.support.sqlite.powercut import Labels, check_cuts, record
+from tests.support.sqlite.recording import Recorder
 from tests.upkeep.damage import damage_in, memory
 from tests.upkeep.test_prune import states_of
 

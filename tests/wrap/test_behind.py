@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Batch, Capabilities, Change, Create, Delete, Ensure, Expect, Get, Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
@@ -29,7 +30,6 @@ from holdfast.backends.wrappers.lazy_open import Later
 from holdfast.backends.wrappers.replica_pair import attach
 from holdfast.backends.wrappers.replication import Behind, Outgoing
 from holdfast.errors import Config, Corrupt, Invalid, TooLarge, Transient, Unavailable, Uncertain
-from holdfast.testing.rows import row_of, step
 from tests.damaged import flipped
 from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import contents, contents_at, files, opened, pair_url, paired, settled, until
@@ -452,7 +452,7 @@ def test_a_forked_child_copies_what_it_writes(tmp_path: Path) -> None:
 import os, sys
 from holdfast.backends.interface import Create
 from holdfast.backends.tables import STEPS
-from holdfast.testing.rows import step
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.runtime.drivers import run
 from tests.wrap.pairs import opened, settled
 store = opened(sys.argv[1])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Create, Delete, Expect, Get, Put, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.registry import backend_for
@@ -24,8 +25,7 @@ from holdfast.backends.wrappers.cache_storage import MemoryRoom
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.counting import Counting
 from holdfast.errors import Transient, Unavailable
-from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
-from holdfast.testing.rows import row_of, step
+from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 from tests.wrap.pairs import Clock, Held
@@ -256,7 +256,7 @@ from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for
 from holdfast.backends.tables import STEPS
 from holdfast.backends.runtime.drivers import run
-from holdfast.testing.rows import step
+from holdfast.backends.conformance.rows import step
 
 cache._SECONDS = 60.0  # a machine that is busy may take longer for an answer than a cache should be waited for
 store = run(backend_for(sys.argv[1]).open(sys.argv[1]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.testing.conformance import ShortConformance, Stores, SyncConformance
+from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.wrap.pairs import Restless, sqlite
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.wrappers.composite_urls import compose
-from holdfast.testing.conformance import BackendConformance, Stores
+from holdfast.testing import BackendConformance, Stores
 from tests import servers
 from tests.wrap.pairs import Restless, sqlite
 

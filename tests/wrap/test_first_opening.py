@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
@@ -15,7 +16,6 @@ from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.replica_pair import attach, cursor_of, identity_of
 from holdfast.backends.wrappers.tiering import _pair
-from holdfast.testing.rows import step
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
 from tests.wrap.pairs import contents, opened, paired, settled, sqlite
 
@@ -24,7 +24,7 @@ import sys
 from holdfast.backends.interface import Create
 from holdfast.backends.tables import STEPS
 from holdfast.backends.runtime.drivers import run
-from holdfast.testing.rows import step
+from holdfast.backends.conformance.rows import step
 from tests.wrap.pairs import opened
 
 line = sys.argv[1]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.backends.conformance.processes import KILLED
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES
-from holdfast.testing.conformance.processes import KILLED
 from tests.wrap.pairs import contents_at, files, opened, pair_url, settled
 
 WRITER = """
@@ -20,7 +20,7 @@ import sys
 from holdfast.backends.interface import Create, Delete, Put, Row
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.backends.runtime.drivers import run
-from holdfast.testing.rows import row_of, step
+from holdfast.backends.conformance.rows import row_of, step
 from tests.wrap.pairs import opened
 
 url, writer = sys.argv[1:]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Backend, Change, Create, Delete, Get, Put, Query, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
@@ -20,7 +21,6 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.mirror import Mirror
 from holdfast.backends.wrappers.store_diff import Difference
 from holdfast.errors import Corrupt, Denied, Transient, Uncertain
-from holdfast.testing.rows import step
 from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import Held, contents, contents_at, files, pair_url, paired, settled
 

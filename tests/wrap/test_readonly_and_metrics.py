@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Delete, Ensure, Expect, Get, Put, Query, Row
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
@@ -17,7 +18,6 @@ from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.metrics import BUCKETS, Metrics
 from holdfast.backends.wrappers.readonly import ReadOnly
 from holdfast.errors import Corrupt, Denied, Transient, Unavailable
-from holdfast.testing.rows import step
 from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import Clock
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Get
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.retry import Retry
 from holdfast.errors import Corrupt, HoldfastError, Transient, Unavailable, Uncertain
-from holdfast.testing.rows import step
 from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import Clock, Held
 

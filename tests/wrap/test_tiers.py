@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 import holdfast
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Batch, Capabilities, Change, Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
@@ -20,7 +21,6 @@ from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.tier_stub import stub_in
 from holdfast.backends.wrappers.tiering import Tiers
 from holdfast.errors import Config, Corrupt, Denied, HoldfastError, TooLarge, Transient
-from holdfast.testing.rows import row_of, step
 from tests.support.faults import Fault, Faults
 from tests.wrap.pairs import opened
 

@@ -8,13 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from holdfast.backends.config import resolve
+from holdfast.backends.conformance.rows import step
 from holdfast.backends.interface import Create, Get
 from holdfast.backends.registry import backend_for, schemes
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, age, compose, shown
 from holdfast.errors import Config
-from holdfast.testing.rows import step
 
 PLAIN = {"store": "memory://", "local": "memory://", "remote": "memory://", "hot": "memory://", "cold": "memory://"}
 

@@ -1,4 +1,4 @@
-"""What the suite has other processes do: `python -m holdfast.testing.child TASK URL OPTIONS …`.
+"""What the suite has other processes do: `python -m holdfast.backends.conformance.child TASK URL OPTIONS …`.
 
 A process says "ready" once the store is open, and from then on one line for each thing done, after it was acknowledged.
 """
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TextIO
 
+from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Backend, Create
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS
-from holdfast.testing.rows import row_of
 
 WIDTH = 5
 """How many rows a batch of the stream has in each space."""

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.backends.conformance.kit import Driven, Suite
+from holdfast.backends.conformance.model import Model
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import NODES, SPACES, STEPS, WRITES, Key, Space
-from holdfast.testing.conformance.kit import Driven, Suite
-from holdfast.testing.model import Model
 
 # Few values of each kind, those that are most often put in the wrong place.
 TEXT = st.sampled_from(["", "B", "a", "a\0", "ab", "b", "\uffff", "\U00010000"])

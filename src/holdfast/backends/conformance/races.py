@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import pytest
 
+from holdfast.backends.conformance.kit import Driven, Stores, Suite, case, needs_fresh
+from holdfast.backends.conformance.rows import column, row_of, step
 from holdfast.backends.interface import Backend, Create, Expect, Get, Put, Row, Scan
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS
-from holdfast.testing.conformance.kit import Driven, Stores, Suite, case, needs_fresh
-from holdfast.testing.rows import column, row_of, step
 
 T = TypeVar("T")
 

@@ -28,18 +28,18 @@ except ImportError as error:
 _PARTS = ("histories", "lifetime", "processes", "races", "reads", "short", "values", "words", "writes")
 
 # Before they are imported: so that a failing assertion shows its values, as in any test file.
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+pytest.register_assert_rewrite(*(f"{__package__}.{part}" for part in _PARTS))
 
-from holdfast.testing.conformance.histories import Histories  # noqa: E402
-from holdfast.testing.conformance.kit import Driven, Stores  # noqa: E402
-from holdfast.testing.conformance.lifetime import Lifetime  # noqa: E402
-from holdfast.testing.conformance.processes import Processes  # noqa: E402
-from holdfast.testing.conformance.races import Races  # noqa: E402
-from holdfast.testing.conformance.reads import Reads  # noqa: E402
-from holdfast.testing.conformance.short import ShortConformance, SyncOnly  # noqa: E402
-from holdfast.testing.conformance.values import Values  # noqa: E402
-from holdfast.testing.conformance.words import WordsFound  # noqa: E402
-from holdfast.testing.conformance.writes import Writes  # noqa: E402
+from holdfast.backends.conformance.histories import Histories  # noqa: E402
+from holdfast.backends.conformance.kit import Driven, Stores  # noqa: E402
+from holdfast.backends.conformance.lifetime import Lifetime  # noqa: E402
+from holdfast.backends.conformance.processes import Processes  # noqa: E402
+from holdfast.backends.conformance.races import Races  # noqa: E402
+from holdfast.backends.conformance.reads import Reads  # noqa: E402
+from holdfast.backends.conformance.short import ShortConformance, SyncOnly  # noqa: E402
+from holdfast.backends.conformance.values import Values  # noqa: E402
+from holdfast.backends.conformance.words import WordsFound  # noqa: E402
+from holdfast.backends.conformance.writes import Writes  # noqa: E402
 
 __all__ = ["BackendConformance", "Driven", "ShortConformance", "Stores", "SyncConformance"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 
+from holdfast.backends.conformance.kit import Driven, Suite, case, same
+from holdfast.backends.conformance.rows import meaning, row_of, step
 from holdfast.backends.interface import Create, Delete, Get, Put, Row, Scan
 from holdfast.backends.tables import (
     LINES,
@@ -20,8 +22,6 @@ from holdfast.backends.tables import (
     Scalar,
     Words,
 )
-from holdfast.testing.conformance.kit import Driven, Suite, case, same
-from holdfast.testing.rows import meaning, row_of, step
 
 NAMES = {
     "empty": "",

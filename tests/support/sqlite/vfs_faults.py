@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import apsw
 
-from holdfast.testing.vfs import Name, path_of, system_vfs
+from tests.support.sqlite.vfs import Name, path_of, system_vfs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -84,11 +84,11 @@ class FaultyVFS(apsw.VFS):
                     self.struck.append(fault)
                     raise apsw.exception_for(fault.code)
 
-    def xOpen(self, name: Name, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+    def xOpen(self, name: Name, flags: list[int]) -> apsw.VFSFile:
         self.strike("open", str(path_of(name) or ""))
         return _FaultyFile(self, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+    def xDelete(self, filename: str, syncdir: bool) -> None:
         self.strike("delete", filename)
         super().xDelete(filename, syncdir)
 
@@ -99,18 +99,18 @@ class _FaultyFile(apsw.VFSFile):
         self._vfs = vfs
         self._name = str(path_of(name) or "")
 
-    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+    def xRead(self, amount: int, offset: int) -> bytes:
         self._vfs.strike("read", self._name)
         return super().xRead(amount, offset)
 
-    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Buffer, offset: int) -> None:
         self._vfs.strike("write", self._name)
         super().xWrite(data, offset)
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+    def xTruncate(self, newsize: int) -> None:
         self._vfs.strike("truncate", self._name)
         super().xTruncate(newsize)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         self._vfs.strike("sync", self._name)
         super().xSync(flags)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import apsw
 
-from holdfast.testing.vfs import Name, path_of, system_vfs, under_checksums
+from tests.support.sqlite.vfs import Name, path_of, system_vfs, under_checksums
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -129,7 +129,7 @@ class _RecordingVFS(apsw.VFS):
         super().__init__(name, system_vfs())
         self._recorder = recorder
 
-    def xOpen(self, name: Name, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+    def xOpen(self, name: Name, flags: list[int]) -> apsw.VFSFile:
         path = path_of(name)
         if path is None or flags[0] & apsw.SQLITE_OPEN_DELETEONCLOSE:
             return apsw.VFSFile(system_vfs(), name, flags)
@@ -138,7 +138,7 @@ class _RecordingVFS(apsw.VFS):
         file.number = self._recorder.opened(path, existed)
         return file
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+    def xDelete(self, filename: str, syncdir: bool) -> None:
         super().xDelete(filename, syncdir)
         self._recorder.deleted(Path(filename), syncdir)
 
@@ -153,17 +153,17 @@ class _RecordingFile(apsw.VFSFile):
         # SQLite's own VFS flushes the directory along with the first flush of a log or journal that it may have made.
         self._new = bool(asked & apsw.SQLITE_OPEN_CREATE and asked & _JOURNALS)
 
-    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Buffer, offset: int) -> None:
         super().xWrite(data, offset)
         if self.number is not None:
             self._log.append(Write(self.number, offset, bytes(data)))
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+    def xTruncate(self, newsize: int) -> None:
         super().xTruncate(newsize)
         if self.number is not None:
             self._log.append(Truncate(self.number, newsize))
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         super().xSync(flags)
         if self.number is not None:
             self._log.append(Sync(self.number, self._new))

@@ -14,12 +14,12 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from holdfast.backends.conformance.child import WIDTH
+from holdfast.backends.conformance.kit import Driven, Stores, Suite, needs_fresh
+from holdfast.backends.conformance.rows import column
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS
-from holdfast.testing.child import WIDTH
-from holdfast.testing.conformance.kit import Driven, Stores, Suite, needs_fresh
-from holdfast.testing.rows import column
 
 KEYS = 60
 

@@ -38,8 +38,8 @@ class Stores:
     """The backend, if it is not the one that is registered for the URL's scheme."""
     wrap: Callable[[Backend], Backend] = _as_it_is
     """What to put around a store that was opened."""
-    command: Sequence[str] = (sys.executable, "-m", "holdfast.testing.child")
-    """Runs `holdfast.testing.child.main` with the arguments that follow."""
+    command: Sequence[str] = (sys.executable, "-m", "holdfast.backends.conformance.child")
+    """Runs `holdfast.backends.conformance.child.main` with the arguments that follow."""
 
     async def open(self) -> Backend:
         """Open the store, or open it again."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.backends.conformance.histories import Histories
+from holdfast.backends.conformance.kit import Drive, Suite
+from holdfast.backends.conformance.lifetime import Lifetime
+from holdfast.backends.conformance.processes import Processes
+from holdfast.backends.conformance.races import Races
+from holdfast.backends.conformance.reads import Reads
+from holdfast.backends.conformance.values import Values
+from holdfast.backends.conformance.words import WordsFound
+from holdfast.backends.conformance.writes import Writes
 from holdfast.backends.runtime.drivers import run
-from holdfast.testing.conformance.histories import Histories
-from holdfast.testing.conformance.kit import Drive, Suite
-from holdfast.testing.conformance.lifetime import Lifetime
-from holdfast.testing.conformance.processes import Processes
-from holdfast.testing.conformance.races import Races
-from holdfast.testing.conformance.reads import Reads
-from holdfast.testing.conformance.values import Values
-from holdfast.testing.conformance.words import WordsFound
-from holdfast.testing.conformance.writes import Writes
 
 
 class SyncOnly(Suite):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.backends.conformance.kit import Driven, Suite, case
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import STEPS, WORDS, Key
 from holdfast.errors import Unsupported
-from holdfast.testing.conformance.kit import Driven, Suite, case
-from holdfast.testing.rows import row_of, step
 
 ODD = {
     "quotes": "it's",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.backends.conformance.kit import Driven, Suite, case, same, seqs
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.tables import BRANCHES, NODES, REFS, STEPS, WRITES, Key, Scalar
-from holdfast.testing.conformance.kit import Driven, Suite, case, same, seqs
-from holdfast.testing.rows import row_of, step
 
 GRID = [step(seq, branch=branch) for branch in range(3) for seq in range(5)]
 """Three branches of five steps."""

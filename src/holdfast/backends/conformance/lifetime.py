@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from holdfast.backends.conformance.kit import Drive, Driven, Stores, Suite, case, same
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Create, Delete, Get
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, OBJECTS, STEPS
 from holdfast.errors import Config, Unavailable
-from holdfast.testing.conformance.kit import Drive, Driven, Stores, Suite, case, same
-from holdfast.testing.rows import row_of, step
 
 CALLS: dict[str, Callable[[Backend], Coroutine[Any, Any, Any]]] = {
     "read": lambda backend: backend.read([Get(STEPS, [])]),

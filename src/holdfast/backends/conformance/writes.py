@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+from holdfast.backends.conformance.kit import Driven, Suite, case, put_steps, same, seqs
+from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Scan
 from holdfast.backends.tables import BRANCHES, LINES, NODES, STEPS, Scalar
-from holdfast.testing.conformance.kit import Driven, Suite, case, put_steps, same, seqs
-from holdfast.testing.rows import row_of, step
 
 OLD = step(0, id="old", time=1, body=b"old")
 NEW = step(0, id="new", time=2, body=b"new")

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.testing.recording import Create, Delete, Event, Existing, Mark, Recorder, Sync, Truncate, Write
+from tests.support.sqlite.recording import Create, Delete, Event, Existing, Mark, Recorder, Sync, Truncate, Write
 
 SECTOR = 512
 """What a disk writes whole or not at all."""
@@ -50,7 +50,7 @@ def check_cuts(log: Log, verify: Callable[[Path, Labels], None], *, cuts: int = 
     It may change what is in the directory. If it raises, a note says which cut it was. Returns the number of cuts.
     """
     with scratch() as directory:
-        for number, image in enumerate(images(log, Random(seed), cuts)):  # noqa: S311 - chance, not secrets
+        for number, image in enumerate(images(log, Random(seed), cuts)):
             image.write(directory)
             try:
                 verify(directory, image.labels)
@@ -63,7 +63,7 @@ def check_cuts(log: Log, verify: Callable[[Path, Labels], None], *, cuts: int = 
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A temporary directory, in memory where the system has such."""
-    memory = Path("/dev/shm")  # noqa: S108 - the parent of a directory with a name of its own
+    memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
 

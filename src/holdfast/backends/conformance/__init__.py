@@ -1,0 +1,1 @@
+"""The conformance suite for backends. `holdfast.testing` is what test files import."""
