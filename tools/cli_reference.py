@@ -1,6 +1,6 @@
 """Writes `docs/cli.md`, the reference of the command line, from what `--help` says.
 
-`python tools/cli_reference.py`; `tests/cli/test_reference.py` fails while the page says something else.
+`python tools/cli_reference.py`; `tests/interfaces/cli/test_reference.py` fails while the page says something else.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.testing import Stores, SyncConformance
 from tests.engine.test_kills import rounds
-from tests.langgraph.test_conformance import TESTS, report_on
+from tests.interfaces.langgraph.test_conformance import TESTS, report_on
 from tests.servers.places import COMPOSED, KINDS, REMOTE, place
 from tests.servers.rigs import rig
 

@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Clock, backend, store_on
-from tests.model.histories import edited_state, states
+from tests.engine.model.histories import edited_state, states
 
 ACTIONS = st.lists(
     st.sampled_from(

@@ -18,7 +18,7 @@ from holdfast.history.diff_result import Diff
 from holdfast.store.store import Store
 from tests.codec import values
 from tests.engine.lines import store_on
-from tests.model.histories import channels, edited, edited_state, histories, states
+from tests.engine.model.histories import channels, edited, edited_state, histories, states
 
 
 def tree(state: Any) -> Any:

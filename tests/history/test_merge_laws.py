@@ -17,7 +17,7 @@ from holdfast.engine.row_format import Point
 from holdfast.errors import Conflict
 from holdfast.history.ancestry import Ancestry
 from holdfast.store.store import Store
-from tests.model.histories import edited_state, states
+from tests.engine.model.histories import edited_state, states
 
 State = dict[str, Any]
 forks = states.flatmap(lambda base: st.tuples(st.just(base), edited_state(base), edited_state(base)))

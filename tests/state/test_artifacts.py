@@ -24,7 +24,7 @@ from holdfast.state.artifacts.records import Records
 from holdfast.state.reader import View
 from holdfast.state.system_record import Changed, packed
 from holdfast.store.store import Store
-from tests.ops.kit import DAY, Clock, awaited, timed
+from tests.maintenance.kit import DAY, Clock, awaited, timed
 
 LARGE = random.Random(1).randbytes(3_200_000)
 

@@ -21,7 +21,7 @@ from holdfast.state.expiry import lapse
 from holdfast.state.sessions import lifecycle
 from holdfast.state.sessions.records import LAPSE, Records
 from holdfast.store.store import Store
-from tests.ops.kit import DAY, HOUR, SECOND, Clock, awaited, timed
+from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, awaited, timed
 
 
 @pytest.fixture

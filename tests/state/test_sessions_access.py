@@ -10,7 +10,7 @@ from holdfast.errors import Denied, NotFound, Veto
 from holdfast.hooks import Call
 from holdfast.state.artifacts.api import Source
 from holdfast.store.store import Store
-from tests.ops.kit import HOUR, Clock, timed
+from tests.maintenance.kit import HOUR, Clock, timed
 
 
 @pytest.fixture

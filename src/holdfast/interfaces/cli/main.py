@@ -24,7 +24,7 @@ and not printed; `main` tells them and picks the exit code (`failures.py`). `ses
 callback for long work, `session.confirm(question, yes=yes)` asks before something is destroyed (`yes_option` and
 `dry_run_option` are in `frame.py`), `session.note` speaks to people on stderr, and
 `raise click.exceptions.Exit(failures.FINDINGS)` ends with an exit code. `text.py` has sizes, times and plurals,
-`Output.table` makes tables. Tests of commands use the fixtures of `tests/cli/conftest.py`.
+`Output.table` makes tables. Tests of commands use the fixtures of `tests/interfaces/cli/conftest.py`.
 """
 
 from __future__ import annotations

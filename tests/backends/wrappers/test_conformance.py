@@ -1,0 +1,84 @@
+"""Every composition passes the short suite for backends, over stores that pass all of it; and nightly all of it too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.testing import ShortConformance, Stores, SyncConformance
+from tests.backends.wrappers.pairs import Restless, sqlite
+
+
+class TestCache(ShortConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("cache", store=sqlite(tmp_path)))
+
+
+@pytest.mark.nightly
+class TestCacheInFull(SyncConformance):
+    stores = TestCache.stores
+
+
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
+class TestNested(ShortConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        inner = compose("retry", store=sqlite(tmp_path), attempts=3)
+        return Stores(compose("metrics", store=compose("cache", store=inner, max_age="0.5")))
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestNestedInFull(SyncConformance):
+    stores = TestNested.stores
+
+
+class TestBehind(ShortConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("behind", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy")))
+
+
+@pytest.mark.nightly
+class TestBehindInFull(SyncConformance):
+    stores = TestBehind.stores
+
+
+class TestMirror(ShortConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        return Stores(compose("mirror", local=sqlite(tmp_path), remote=sqlite(tmp_path, "copy"), patience=30))
+
+
+@pytest.mark.nightly
+class TestMirrorInFull(SyncConformance):
+    stores = TestMirror.stores
+
+
+class TestTiers(ShortConformance):
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Stores:
+        url = compose("tiers", hot=sqlite(tmp_path), cold=sqlite(tmp_path, "cold"), after=0, keep=0)
+        return Stores(url, kind=Restless)
+
+
+@pytest.mark.nightly
+class TestTiersInFull(SyncConformance):
+    stores = TestTiers.stores
+
+
+@pytest.mark.no_cover  # the parts are measured where they are tested by themselves
+class TestTiersInMemory(ShortConformance):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        url = compose("tiers", hot="memory://", cold="memory://", after=0, keep=0, bring_back=False)
+        return Stores(url, kind=Restless)
+
+
+@pytest.mark.nightly
+@pytest.mark.no_cover
+class TestTiersInMemoryInFull(SyncConformance):
+    stores = TestTiersInMemory.stores

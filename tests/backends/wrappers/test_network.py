@@ -1,0 +1,84 @@
+"""Compositions of stores on a network, as they would be used."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.wrappers.composite_urls import compose
+from tests import servers
+from tests.backends.wrappers.pairs import contents_at, opened, settled, sqlite
+
+_rng = random.Random(3)
+_messages = [_rng.randbytes(300).hex() for _ in range(40)]
+STATES = [{"messages": _messages[:m], "n": m} for m in range(40)]
+
+REMOTES = {
+    "postgresql": servers.postgres,
+    "mongodb": servers.mongodb,
+    "redis": servers.redis,
+}
+
+
+def use(url: str) -> None:
+    """Save a thread, and see that it is there, also after opening again."""
+    with holdfast.open(url) as store:
+        for state in STATES:
+            store.put("chat", state)
+        assert store.get("chat").state == STATES[-1]
+    look(url)
+
+
+def look(url: str) -> None:
+    with holdfast.open(url) as store:
+        for checkpoint in store.log("chat"):
+            assert store.get("chat", checkpoint.id).state == STATES[checkpoint.step]
+
+
+@pytest.mark.parametrize(
+    ("kind", "remote"),
+    [
+        ("behind", "postgresql"),
+        ("mirror", "mongodb"),
+        ("mirror", "redis"),
+        pytest.param("behind", "mongodb", marks=pytest.mark.nightly),
+        pytest.param("behind", "redis", marks=pytest.mark.nightly),
+        pytest.param("mirror", "postgresql", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_copy_on_a_server(tmp_path: Path, kind: str, remote: str) -> None:
+    far = REMOTES[remote]()
+    url = compose(kind, local=sqlite(tmp_path), remote=far)
+    use(url)
+    backend = opened(url)
+    settled(backend)
+    assert run(backend.check()) == []
+    run(backend.close())
+    assert contents_at(far)["steps"] == contents_at(sqlite(tmp_path))["steps"]
+    with holdfast.open(far) as store:  # the local one is lost
+        assert store.get("chat").state == STATES[-1]
+
+
+@pytest.mark.parametrize(
+    ("hot", "cold"),
+    [("postgresql", "file"), ("mongodb", "redis"), pytest.param("redis", "file", marks=pytest.mark.nightly)],
+)
+def test_a_hot_store_on_a_server(tmp_path: Path, hot: str, cold: str) -> None:
+    far = servers.redis() if cold == "redis" else f"file:///{tmp_path}/cold"
+    url = compose("tiers", hot=REMOTES[hot](), cold=far, after=0, keep=0)
+    use(url)
+    backend = opened(url)
+    run(backend.tidy())
+    moved = run(backend.status())["moved"]
+    run(backend.close())
+    assert int(moved) > 10
+    look(url)
+
+
+@pytest.mark.parametrize(("kind", "store"), [("retry", "mongodb"), ("metrics", "redis"), ("cache", "postgresql")])
+def test_around_a_store_on_a_server(kind: str, store: str) -> None:
+    use(compose(kind, store=REMOTES[store]()))

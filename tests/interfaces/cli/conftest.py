@@ -1,0 +1,68 @@
+"""Stores to run commands on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.interfaces.cli import kit
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No store, no pager and no colours but what a test asks for."""
+    for name in ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER", "PAGER", "NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def fill(store: holdfast.Store) -> None:
+    """A thread `t1` of six checkpoints `c0` to `c5` on main and two, `b3` and `b4`, on the branch `other`, which leaves
+    after `c2`; a thread `t2` of one; and `chat/anna`.
+
+    `t1` has the name `good` at `c1` and the tag `seen` at `c1` and `c4`.
+    """
+    said = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(6)]
+    for n in range(6):
+        store.put("t1", {"messages": said[: n + 1], "count": n}, id=f"c{n}", metadata={"source": "loop", "n": n})
+    store.fork("t1", "c2", branch="other")
+    for n in (3, 4):
+        store.put("t1", {"messages": said[:3], "count": n * 100}, id=f"b{n}", branch="other")
+    store.name("t1", "good", "c1")
+    store.tag("t1", "seen", "c1")
+    store.tag("t1", "seen", "c4")
+    store.put("t2", {"plan": {"goal": "rest", "steps": ["one", "two"]}})
+    store.put("chat/anna", {"messages": [{"role": "user", "content": "hello"}]})
+
+
+@pytest.fixture(scope="session")
+def filled_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file that `fill` filled: to be copied, which is quicker than to fill another one."""
+    file = tmp_path_factory.mktemp("filled") / "agents.db"
+    with holdfast.open(f"sqlite:///{file}") as store:
+        fill(store)
+    return file
+
+
+@pytest.fixture
+def url(filled_file: Path, tmp_path: Path) -> str:
+    """A store in a SQLite file, filled by `fill`."""
+    assert [each.name for each in filled_file.parent.iterdir()] == [filled_file.name], (
+        "what is beside it would not be copied"
+    )
+    shutil.copyfile(filled_file, tmp_path / "agents.db")
+    return f"sqlite:///{tmp_path}/agents.db"
+
+
+@pytest.fixture
+def hf(url: str) -> Callable[..., kit.Result]:
+    """Runs a command on that store: `hf("log", "t1")`."""
+
+    def run(*arguments: str | Path, typed: str = "") -> kit.Result:
+        return kit.run(*arguments, store=url, typed=typed)
+
+    return run

@@ -1,0 +1,172 @@
+"""`holdfast branch`, `switch`, `fork`, `restore`, `tag`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.interfaces.cli import kit
+
+Hf = Callable[..., kit.Result]
+
+
+def names(hf: Hf) -> list[str]:
+    return [each["name"] for each in hf("branch", "t1", "--json").records]
+
+
+# branch -----------------------------------------------------------------------------------------------------------
+
+
+def test_branches_are_listed(hf: Hf) -> None:
+    shown = hf("branch", "t1")
+    assert shown.code == 0
+    head, main, other = (line.split() for line in shown.lines)
+    assert head == ["BRANCH", "HEAD", "OWN", "STARTS", "FROM"]
+    assert main == ["*", "main", "c5", "6"]
+    assert other == ["other", "b4", "2", "c2"]
+    record = hf("branch", "t1", "--json").records[1]
+    assert (record["name"], record["head"], record["ahead"], record["current"]) == ("other", "b4", 2, False)
+    assert hf("branch", "nobody").code == 3
+
+
+def test_branches_are_made(hf: Hf) -> None:
+    assert hf("branch", "t1", "new").out == "Branch new starts at c5.\n"
+    assert hf("branch", "t1", "old", "other~1").out == "Branch old starts at b3.\n"
+    assert names(hf) == ["main", "other", "new", "old"]
+    again = hf("branch", "t1", "new")
+    assert (again.code, "already" in again.err) == (4, True)
+    assert hf("branch", "t1", "x", "nope").code == 3
+    assert hf("branch", "t1", "a", "b", "c").code == 2
+
+
+def test_branches_are_renamed(hf: Hf) -> None:
+    assert hf("branch", "t1", "-m", "other", "another").out == "other is another now.\n"
+    assert names(hf) == ["main", "another"]
+    assert hf("branch", "t1", "-m", "another").code == 2
+    assert hf("branch", "t1", "-m", "main", "trunk").code == 2
+    assert hf("branch", "t1", "-m", "nope", "x").code == 3
+    assert hf("branch", "t1", "--rename", "another", "more", "--json").records == [
+        {"thread": "t1", "branch": "another", "renamed": "more"}
+    ]
+
+
+def test_branches_are_deleted(hf: Hf) -> None:
+    refused = hf("branch", "t1", "-d", "other", "--yes")
+    assert (refused.code, "not merged" in refused.err, "-D other" in refused.err) == (4, True, True)
+    assert (
+        hf("branch", "t1", "-D", "other", "--dry-run").out
+        == "Would delete branch other and 2 checkpoints of its own.\n"
+    )
+    asked = hf("branch", "t1", "-D", "other")  # nobody is there to say yes
+    assert (asked.code, "--yes" in asked.err) == (2, True)
+    assert names(hf) == ["main", "other"]
+    gone = hf("branch", "t1", "-D", "other", "-y", "--json").records
+    assert gone == [{"thread": "t1", "branch": "other", "deleted": True, "checkpoints": ["b3", "b4"]}]
+    assert names(hf) == ["main"]
+    hf("branch", "t1", "empty")
+    assert hf("branch", "t1", "-d", "empty").code == 0  # nothing is lost, and so nobody is asked
+    assert hf("branch", "t1", "-d", "empty").code == 3
+    assert hf("branch", "t1", "-d").code == 2
+    assert hf("branch", "t1", "-d", "-m", "x").code == 2
+    assert hf("branch", "t1", "-D", "main", "-y").code == 2
+
+
+def test_people_are_asked_before_a_branch_is_deleted(url: str) -> None:
+    with kit.Terminal(*kit.command("--store", url, "branch", "t1", "-D", "other")) as terminal:
+        terminal.expect("Delete other of t1, and 2 checkpoints that nothing else has?")
+        terminal.send("n\n")
+        terminal.expect("Nothing was changed.")
+    with kit.Terminal(*kit.command("--store", url, "branch", "t1", "-D", "other")) as terminal:
+        terminal.expect("Delete other")
+        terminal.send("y\n")
+        terminal.expect("Deleted branch other")
+
+
+# switch, fork, restore --------------------------------------------------------------------------------------------
+
+
+def test_switch(hf: Hf, url: str) -> None:
+    switched = hf("switch", "t1", "other")
+    assert switched.out.startswith("t1 goes on with other, at ")
+    assert hf("show", "t1", "--path", "count").out == "400\n"
+    assert hf("switch", "t1", "-c", "fresh", "c1").code == 0
+    with holdfast.open(url) as store:
+        assert store.get("t1").state["count"] == 1
+    assert hf("switch", "t1", "-c", "newest", "--json").records[0]["kind"] == "switch"
+    assert hf("switch", "t1", "nope").code == 3
+    assert hf("switch", "t1", "main", "c1").code == 2
+    assert hf("switch", "t1", "-c", "main").code == 4
+
+
+def test_fork(hf: Hf, url: str) -> None:
+    assert hf("fork", "t1", "plain", "c2").out == "Branch plain starts at c2.\n"
+    edited = hf("fork", "t1", "edited", "c2", "--set", "count=7", "--set", "plan.goal=rest", "--remove", "messages")
+    assert edited.out.startswith("Branch edited starts at c2 and goes on with ")
+    with holdfast.open(url) as store:
+        assert store.get("t1", branch="edited").state == {"count": 7, "plan": {"goal": "rest"}}
+    assert hf("fork", "t1", "other").code == 4
+    assert hf("fork", "t1", "wrong", "--set", "count").code == 2
+    assert hf("fork", "t1", "wrong", "--remove", "nope").code == 3
+    assert hf("fork", "t1", "listed", "--json", "--set", 'l=[1, {"a": null}]').records[0]["ahead"] == 1
+    with holdfast.open(url) as store:
+        assert store.get("t1", branch="listed").state["l"] == [1, {"a": None}]
+
+
+def test_restore(hf: Hf, url: str) -> None:
+    assert hf("restore", "t1", "good").out.endswith(" has the state of c1.\n")
+    assert hf("restore", "t1", "#0", "--branch", "other", "--json").records[0]["metadata"] == {"restored": "c0"}
+    with holdfast.open(url) as store:
+        assert store.get("t1", branch="main").state["count"] == 1
+        assert store.get("t1", branch="other").state["count"] == 0
+    assert hf("restore", "t1", "HEAD~99").code == 3
+    assert hf("restore", "t1").code == 2
+
+
+# tag --------------------------------------------------------------------------------------------------------------
+
+
+def test_tags_are_listed(hf: Hf) -> None:
+    assert [line.split() for line in hf("tag", "t1").lines] == [
+        ["NAME", "KIND", "CHECKPOINT"],
+        ["good", "name", "c1"],
+        ["seen", "tag", "c1"],
+        ["seen", "tag", "c4"],
+    ]
+    assert hf("tag", "t1", "--json").records == [
+        {"thread": "t1", "kind": "name", "name": "good", "ids": ["c1"]},
+        {"thread": "t1", "kind": "tag", "name": "seen", "ids": ["c1", "c4"]},
+    ]
+    assert hf("tag", "t2").out == ""
+    assert hf("tag", "nobody").code == 3
+
+
+def test_tags_and_names_are_given(hf: Hf, url: str) -> None:
+    assert hf("tag", "t1", "fine").out == "c5 has the tag fine.\n"
+    assert hf("tag", "t1", "fine", "HEAD~1").out == "c4 has the tag fine.\n"
+    assert hf("tag", "t1", "-n", "best", "other").out == "b4 has the name best.\n"
+    taken = hf("tag", "t1", "-n", "best")
+    assert (taken.code, "another checkpoint has the name" in taken.err, "--force" in taken.err) == (4, True, True)
+    assert hf("tag", "t1", "-n", "-f", "best", "--json").records == [{"thread": "t1", "id": "c5", "name": "best"}]
+    with holdfast.open(url) as store:
+        assert (store.names("t1"), store.tags("t1")["fine"]) == ({"best": "c5", "good": "c1"}, ["c4", "c5"])
+    assert hf("tag", "t1", "x", "nope").code == 3
+    assert hf("tag", "t1", "-f").code == 2
+
+
+def test_tags_and_names_are_taken_away(hf: Hf, url: str) -> None:
+    assert hf("tag", "t1", "-d", "seen", "c4").out == "seen was taken from c4.\n"
+    assert hf("tag", "t1", "-d", "seen", "c4").out == "seen was taken from none.\n"
+    assert hf("tag", "t1", "-d", "seen").out == "seen was taken from c1.\n"
+    assert hf("tag", "t1", "-d", "-n", "seen").code == 3
+    assert hf("tag", "t1", "-d", "good", "--json").records[0]["taken_from"] == ["c1"]
+    assert hf("tag", "t1", "-d", "good").code == 3
+    with holdfast.open(url) as store:
+        assert (store.names("t1"), store.tags("t1")) == ({}, {})
+
+
+@pytest.mark.parametrize("words", [["branch", "t1"], ["switch", "t1", "other"], ["tag", "t1", "x"]], ids=" ".join)
+def test_without_a_store(words: list[str], tmp_path: Path) -> None:
+    assert kit.run(*words, store=f"sqlite:///{tmp_path}/none.db").code == 10

@@ -1,0 +1,241 @@
+"""`copy`, `export`, `import` and `delete`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.engine.namespaces import thread_name
+from holdfast.interfaces.cli import exit_codes
+from tests.interfaces.cli import kit
+
+Run = Callable[..., kit.Result]
+NAMES = ["chat/anna", "t1", "t2"]
+
+
+def threads(url: str) -> list[str]:
+    with holdfast.open(url) as store:
+        return [each.thread for each in store.threads()]
+
+
+def hashes(url: str, thread: str) -> list[str]:
+    with holdfast.open(url) as store:
+        return [each.hash for each in store.log(thread)]
+
+
+# copy
+
+
+def test_copying_all(hf: Run, url: str, tmp_path: Path) -> None:
+    other = f"sqlite:///{tmp_path}/copy.db"
+    result = hf("copy", other)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Copied 3 threads: ")
+    assert threads(other) == NAMES
+    assert hashes(other, "t1") == hashes(url, "t1")
+    assert hf("copy", other).out.startswith("Copied 3 threads, 3 of them there already: 0 rows")
+
+
+def test_copying_some_to_a_path(hf: Run, tmp_path: Path) -> None:
+    (record,) = hf("copy", tmp_path / "copy.db", "t2", "--json").records
+    assert (record["threads"], record["skipped"], record["changing"]) == (1, 0, [])
+    assert threads(f"sqlite:///{tmp_path}/copy.db") == ["t2"]
+    missing = hf("copy", tmp_path / "copy.db", "nowhere")
+    assert missing.code == exit_codes.NOT_FOUND
+    assert "nowhere" in missing.err
+
+
+def test_copying_what_has_another_history(hf: Run, tmp_path: Path) -> None:
+    other = f"sqlite:///{tmp_path}/copy.db"
+    with holdfast.open(other) as store:
+        store.put("t1", {"mine": 1})
+    assert hf("copy", other).code == exit_codes.CONFLICT
+    with holdfast.open(other) as store:
+        assert store.get("t1").state == {"mine": 1}
+
+
+def test_copying_all_tenants(tmp_path: Path) -> None:
+    one, two = f"sqlite:///{tmp_path}/one.db", f"sqlite:///{tmp_path}/two.db"
+    for tenant in ("acme", "other"):
+        with holdfast.open(one, tenant=tenant) as store:
+            store.put("t", {"of": tenant})
+    assert kit.run("copy", two, "--all-tenants", store=one).code == 0
+    for tenant in ("acme", "other"):
+        with holdfast.open(two, tenant=tenant) as store:
+            assert store.get("t").state == {"of": tenant}
+
+
+def test_copying_to_itself(hf: Run, url: str) -> None:
+    result = hf("copy", url)
+    assert result.code == exit_codes.USAGE
+    assert "not copied to itself" in result.err
+
+
+# export and import
+
+
+@pytest.mark.parametrize("name", ["threads.jsonl", "threads.jsonl.gz"])
+def test_there_and_back(hf: Run, url: str, tmp_path: Path, name: str) -> None:
+    file, other = tmp_path / name, f"sqlite:///{tmp_path}/other.db"
+    exported = hf("export", file)
+    assert (exported.code, exported.err) == (0, "")
+    assert exported.out.startswith("Exported 3 threads: ")
+    dry = kit.run("import", file, "--dry-run", store=url)
+    assert dry.out == "Would import 0 threads; 3 there already\n"
+    imported = kit.run("import", file, store=other)
+    assert imported.code == 0
+    assert imported.out.startswith("Imported 3 threads: ")
+    assert threads(other) == NAMES
+    assert hashes(other, "t1") == hashes(url, "t1")
+    (again,) = kit.run("import", file, "--json", store=other).records
+    assert (again["threads"], again["skipped"], again["rows"], again["dry_run"]) == ([], NAMES, 0, False)
+
+
+def test_some_threads_and_another_name(hf: Run, url: str, tmp_path: Path) -> None:
+    (record,) = hf("export", tmp_path / "f", "t1", "t2", "--json").records
+    assert record["threads"] == 2
+    dry = hf("import", tmp_path / "f", "t1", "--as", "copy", "--dry-run")
+    assert dry.lines == ["Would import 1 thread", "  copy"]
+    assert threads(url) == NAMES
+    assert hf("import", tmp_path / "f", "t1", "--as", "copy", "-v").lines[-1] == "  copy"
+    assert hashes(url, "copy") == hashes(url, "t1")
+    assert hf("import", tmp_path / "f", "--as", "copy").code == exit_codes.USAGE
+    assert hf("import", tmp_path / "f", "chat/anna").code == exit_codes.NOT_FOUND
+
+
+def test_through_pipes(url: str, tmp_path: Path) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    export = subprocess.run(
+        kit.command("--store", url, "export", "-", "t1"), env=kit.environment(), capture_output=True, check=True
+    )
+    assert b"Exported 1 thread" in export.stderr
+    brought = subprocess.run(
+        kit.command("--store", other, "import", "-"),
+        env=kit.environment(),
+        input=export.stdout,
+        capture_output=True,
+        check=True,
+    )
+    assert brought.stdout.startswith(b"Imported 1 thread")
+    assert threads(other) == ["t1"]
+
+
+def test_no_room_for_two_kinds_of_json(hf: Run) -> None:
+    result = hf("export", "-", "--json")
+    assert result.code == exit_codes.USAGE
+    assert "name a file" in result.err
+
+
+def test_states_as_json(hf: Run, tmp_path: Path) -> None:
+    result = hf("export", tmp_path / "states.jsonl", "t1", "--format", "json")
+    assert result.out.startswith("Exported 1 thread: 8 states, ")
+    documents = [json.loads(line) for line in (tmp_path / "states.jsonl").read_text().splitlines()]
+    assert {each["checkpoint"] for each in documents} == {*(f"c{n}" for n in range(6)), "b3", "b4"}
+    refused = hf("import", tmp_path / "states.jsonl")
+    assert refused.code == exit_codes.USAGE
+    assert "cannot be brought back" in refused.err
+
+
+def test_what_goes_wrong(hf: Run, tmp_path: Path) -> None:
+    hf("export", tmp_path / "f")
+    data = (tmp_path / "f").read_bytes()
+    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
+    cut = hf("import", tmp_path / "cut")
+    assert (cut.code, cut.out) == (exit_codes.INTEGRITY, "")
+    assert "Get the file once more" in cut.err
+    assert hf("import", tmp_path / "nowhere").code == exit_codes.NOT_FOUND
+    assert hf("export", tmp_path / "no" / "folder").code == exit_codes.ERROR
+    assert hf("export", tmp_path / "g", "nowhere").code == exit_codes.NOT_FOUND
+    assert not (tmp_path / "g").exists()
+    assert hf("export").code == exit_codes.USAGE
+    nowhere = kit.run("export", tmp_path / "g", store=f"sqlite:///{tmp_path}/none.db")
+    assert nowhere.code == exit_codes.NO_STORE
+    assert not (tmp_path / "none.db").exists()
+    with holdfast.open(f"sqlite:///{tmp_path}/other.db") as store:
+        store.put("t1", {"mine": 1})
+    assert kit.run("import", tmp_path / "f", store=f"sqlite:///{tmp_path}/other.db").code == exit_codes.CONFLICT
+    assert threads(f"sqlite:///{tmp_path}/other.db") == ["t1"]
+
+
+def test_interrupting_an_export_leaves_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/many.db"
+    with holdfast.open(url) as store:
+        for n in range(20):
+            store.put(f"t{n:03}", {"n": n})
+    (tmp_path / "out").mkdir()
+    with kit.halted("--store", url, "export", tmp_path / "out" / "f", after=5) as terminal:
+        terminal.expect("halted")
+        assert "Exporting" in terminal.plain
+        assert list((tmp_path / "out").iterdir()) != []
+        terminal.send("\x03")
+        assert terminal.wait() == exit_codes.INTERRUPTED
+    assert list((tmp_path / "out").iterdir()) == []
+    assert kit.run("stats", "--json", store=url).records[0]["threads"] == 20
+
+
+# delete
+
+
+def test_deleting(hf: Run, url: str) -> None:
+    dry = hf("delete", "t1", "t2", "--dry-run")
+    assert dry.lines[0].startswith("Would delete 2 threads: 9 checkpoints, ")
+    assert dry.lines[1:] == ["  t1", "  t2"]
+    assert threads(url) == NAMES
+    unsure = hf("delete", "t1")
+    assert unsure.code == exit_codes.USAGE
+    assert "--yes" in unsure.err
+    assert threads(url) == NAMES
+    result = hf("delete", "t1", "t2", "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Deleted 2 threads: 9 checkpoints, ")
+    assert threads(url) == ["chat/anna"]
+    (record,) = hf("delete", "chat/anna", "--yes", "--json").records
+    assert (record["threads"], record["checkpoints"], record["dry_run"]) == (["chat/anna"], 1, False)
+
+
+def test_deleting_what_is_not_there_deletes_nothing(hf: Run, url: str) -> None:
+    result = hf("delete", "t1", "nowhere", "--yes")
+    assert result.code == exit_codes.NOT_FOUND
+    assert threads(url) == NAMES
+    assert hf("delete").code == exit_codes.USAGE
+
+
+def test_a_thread_that_is_held_is_not_deleted(hf: Run, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.hold("t2", reason="audit")
+    for arguments in (["--yes"], ["--dry-run"]):
+        result = hf("delete", "t1", "t2", *arguments)
+        assert result.code == exit_codes.ERROR
+        assert "held: audit" in result.err
+    assert threads(url) == NAMES
+
+
+def test_namespaces_are_deleted_with_their_thread(hf: Run, url: str) -> None:
+    with holdfast.open(url) as store:
+        store.put(thread_name("t2", "child:1"), {"n": 1})
+    assert hf("delete", "t2", "--yes").out.startswith("Deleted 2 threads: 2 checkpoints")
+    assert threads(url) == ["chat/anna", "t1"]
+
+
+def test_people_are_asked(url: str) -> None:
+    with holdfast.open(url) as store:
+        for n in range(12):
+            store.put(f"many{n:02}", {"n": n})
+    names = [f"many{n:02}" for n in range(12)]
+    with kit.Terminal(*kit.command("--store", url, "delete", *names)) as terminal:
+        terminal.expect("and 2 more")
+        terminal.expect("Delete 12 threads for good?")
+        terminal.send("n\n")
+        assert terminal.wait() == exit_codes.ERROR
+    assert len(threads(url)) == 15
+    with kit.Terminal(*kit.command("--store", url, "delete", *names)) as terminal:
+        terminal.expect("for good?")
+        terminal.send("y\n")
+        terminal.expect("Deleted 12 threads")
+        assert terminal.wait() == 0
+    assert threads(url) == NAMES

@@ -1,0 +1,265 @@
+"""`holdfast log`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.backends.sqlite.database_file import checksum_vfs
+from holdfast.backends.wrappers.composite_urls import compose
+from holdfast.interfaces.cli.log import History
+from tests.interfaces.cli import kit
+
+Hf = Callable[..., kit.Result]
+
+
+def first_words(result: kit.Result) -> list[str]:
+    return [line.split()[0] for line in result.lines]
+
+
+def test_the_history_of_the_latest(hf: Hf) -> None:
+    found = hf("log", "t1")
+    assert found.code == 0
+    assert re.findall(r"^checkpoint (\S+)", found.out, re.MULTILINE) == ["c5", "c4", "c3", "c2", "c1", "c0"]
+    top = found.lines[:6]
+    assert top[0] == "checkpoint c5 (HEAD -> main)"
+    assert top[1] == "Step:     5 on main"
+    assert re.fullmatch(r"Date:     \w{3} \w{3} \d\d [\d:]{8} \d{4} [+-]\d{4} \(\d+ (second|minute)s? ago\)", top[2])
+    assert top[3:5] == ["Kind:     save", 'Metadata: {"source":"loop","n":5}']
+    assert "checkpoint c1 (name: good, tag: seen)" in found.lines
+    assert "    messages[6], count=5" in found.lines
+
+
+def test_one_line_each(hf: Hf) -> None:
+    found = hf("log", "t1", "--oneline")
+    assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
+    assert found.lines[1].startswith("c4 (tag: seen) user: message 4 [messages[5], count=4] (")
+
+
+def test_a_line_leads_with_what_was_said(url: str, hf: Hf) -> None:
+    talk: list[dict[str, object]] = [{"role": "user", "content": f"old {n} " * 40} for n in range(20)]
+    said: list[tuple[dict[str, object], str]] = [
+        ({"role": "user", "content": "\n  Hello,\nyou"}, "user: Hello, [messages +1] ("),
+        (
+            {"type": "ai", "content": "", "tool_calls": [{"name": "find", "args": {"q": 1}}]},
+            'assistant calls find({"q":1}) [',
+        ),
+        ({"type": "tool", "name": "find", "content": "three\x1b[2J"}, "tool find: three\\x1b[2J [messages +1] ("),
+        (
+            {"role": "assistant", "content": [{"type": "text", "text": "word " * 40}]},
+            "assistant: " + "word " * 9 + "wor… [",
+        ),
+        ({"role": "assistant", "content": ""}, "messages +1 ("),
+        ({"role": "assistant", "content": "long " * 40_000}, "messages +1 ("),
+    ]
+    with holdfast.open(url) as store:
+        store.put("talk", {"messages": talk})
+        for message, _ in said:
+            talk.append(message)
+            store.put("talk", {"messages": talk})
+        store.put("talk", {"messages": talk, "n": 1})
+    lines = [line.partition(" ")[2] for line in hf("log", "talk", "--oneline").lines]
+    assert lines[0].startswith("(HEAD -> main) n=1 (")
+    for line, (_, start) in zip(reversed(lines[1:-1]), said, strict=True):
+        assert line.startswith(start)
+    assert "    user: Hello,\n    messages +1\n" in hf("log", "talk").out
+
+
+def test_internal_channels_are_for_those_who_ask(url: str, hf: Hf) -> None:
+    inner = {"__checkpoint__": {"v": 1}, "branch:to:model": None, "join:a+b:c": ["a"]}
+    with holdfast.open(url) as store:
+        store.put("graph", {**inner, "n": 1}, id="g0")
+        store.put("graph", {"n": 1}, id="g1")
+    g1, g0 = hf("log", "graph", "--oneline").lines
+    assert g1.startswith("g1 (HEAD -> main) only internal channels (")
+    assert g0.startswith("g0 n=1 (")
+    g1, g0 = hf("log", "graph", "--oneline", "--all-channels").lines
+    assert g1.startswith("g1 (HEAD -> main) -__checkpoint__, -branch:to:model, -join:a+b:c (")
+    assert g0.startswith("g0 __checkpoint__{1}, branch:to:model=null, join:a+b:c[1], n=1 (")
+    assert hf("log", "graph", "--json").records[1]["changed"] == [*inner, "n"]
+    assert "__checkpoint__" not in hf("log", "graph", "-p").out
+    assert "__checkpoint__ (added)" in hf("log", "graph", "-p", "--all-channels").out
+    shown = hf("show", "graph", "g0").out
+    assert "\nn: 1\n\n… 3 internal channels (--all-channels shows all)\n" in shown
+    assert "__checkpoint__" not in shown
+    assert "… " not in hf("show", "graph", "g1").out
+    assert hf("show", "graph", "g0", "--all-channels").out.count("\n__checkpoint__:\n  v: 1\n") == 1
+    assert "\n__checkpoint__:\n  v: 1\n" in hf("show", "graph", "g0", "--channel", "__checkpoint__").out
+    assert hf("show", "graph", "g0", "--json").records[0]["state"] == {**inner, "n": 1}
+
+
+@pytest.mark.parametrize("few", [("-n", "2"), ("-2",), ("--limit=2",)], ids="-".join)
+def test_only_some(hf: Hf, few: tuple[str, ...]) -> None:
+    assert first_words(hf("log", "t1", "--oneline", *few)) == ["c5", "c4"]
+
+
+def test_none_at_all(hf: Hf) -> None:
+    assert hf("log", "t1", "-0") == (0, "", "")
+
+
+def test_where_it_starts(hf: Hf) -> None:
+    assert first_words(hf("log", "t1", "c1", "--oneline")) == ["c1", "c0"]
+    assert first_words(hf("log", "t1", "HEAD~4", "--oneline")) == ["c1", "c0"]
+    branch = ["b4", "b3", "c2", "c1", "c0"]
+    assert first_words(hf("log", "t1", "other", "--oneline")) == branch
+    assert first_words(hf("log", "t1", "--branch", "other", "--oneline")) == branch
+    assert sorted(first_words(hf("log", "t1", "--all", "--oneline"))) == [
+        *("b3", "b4", "c0", "c1", "c2", "c3", "c4", "c5")
+    ]
+    assert hf("log", "t1", "c1", "--all").code == 2
+
+
+def test_a_graph(hf: Hf) -> None:
+    found = hf("log", "t1", "--graph", "--oneline", "--all")
+    assert [line[: line.index(" (") if " (" in line else None].rstrip() for line in found.lines] == [
+        "* b4",
+        "* b3 count=300",
+        "| * c5",
+        "| * c4",
+        "| * c3 assistant: message 3 [messages[4], count=3]",
+        "|/",
+        "* c2 user: message 2 [messages[3], count=2]",
+        "* c1",
+        "* c0 user: message 0 [messages[1], count=0]",
+    ]
+    whole = hf("log", "t1", "--graph", "--all")
+    assert "* checkpoint b4 (other)" in whole.lines
+    assert "| | Step:     3 on main" in whole.lines
+    assert whole.lines[-2:] == ["      messages[1], count=0", ""]
+
+
+def test_a_merge_has_two_parents(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        merged = store.merge("t1", "other", into="main", strategy="theirs")
+    found = hf("log", "t1", "main", "--graph", "--oneline")
+    assert found.lines[0].startswith("* ")
+    assert found.lines[1].rstrip() == "|\\"
+    assert "|/" in found.lines
+    (top, *_) = hf("log", "t1", "main", "--json").records
+    assert top["id"] == merged.id
+    assert top["parents"] == ["c5", "b4"]
+    assert "Merge:    c5 b4" in hf("log", "t1", "main").lines
+    own = hf("log", "t1", "main", "--first-parent", "--json").records
+    assert [record["id"] for record in own][1:] == ["c5", "c4", "c3", "c2", "c1", "c0"]
+
+
+def test_as_json(hf: Hf) -> None:
+    records = hf("log", "t1", "--json").records
+    assert [record["id"] for record in records] == ["c5", "c4", "c3", "c2", "c1", "c0"]
+    top = records[0]
+    assert top["parents"] == ["c4"]
+    assert top["metadata"] == {"source": "loop", "n": 5}
+    assert top["labels"] == ["HEAD -> main"]
+    assert top["changed"] == ["messages", "count"]
+    assert top["branch_name"] == "main"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", top["time"])
+    assert records[-1]["parents"] == []
+
+
+def test_with_what_each_changed(hf: Hf) -> None:
+    found = hf("log", "t1", "-1", "-p")
+    assert "    + assistant: message 5" in found.lines
+    (record,) = hf("log", "t1", "-1", "-p", "--json").records
+    assert {"op": "replace", "path": "/count", "value": 5} in record["patch"]
+
+
+def test_a_patch_with_large_values(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        store.put("large", {"text": "x" * 2_000_000})
+    found = hf("log", "large", "-p", "--json")
+    assert found.code == 0
+    assert found.records[0]["patch"] == [{"op": "add", "path": "/text", "value": "x" * 2_000_000}]
+
+
+def test_those_that_a_query_finds(hf: Hf) -> None:
+    assert first_words(hf("log", "t1", "--oneline", "--where", "meta.n>=4")) == ["c5", "c4"]
+    assert first_words(hf("log", "t1", "--oneline", "--where", "meta.n<4", "-n", "1")) == ["c3"]
+    found = hf("log", "t1", "--graph", "--oneline", "--all", "--where", "-meta.n:2")
+    assert "c2" not in found.out
+    assert found.lines[-1].startswith("* c0")
+    wrong = hf("log", "t1", "--where", "nonsense:1")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "column 1" in wrong.err
+
+
+def test_a_query_that_rows_answer_opens_nothing(hf: Hf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.text_index.indexer.Indexer.brought", None)
+    assert first_words(hf("log", "t1", "--oneline", "--where", "kind:save step<2")) == ["c1", "c0"]
+
+
+def test_wrong_names(hf: Hf) -> None:
+    for arguments in (("nope",), ("t1", "nope"), ("t1", "HEAD~99"), ("t1", "--branch", "nope")):
+        found = hf("log", *arguments)
+        assert (found.code, found.out) == (3, "")
+        assert found.err.startswith("error[not-found]: ")
+
+
+def test_ids_are_as_short_as_they_may_be(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        made = [store.put("u", {"n": n}).id for n in range(3)]
+    shown = first_words(hf("log", "u", "--oneline"))
+    assert len({len(id) for id in shown}) == 1
+    for short, whole in zip(shown, reversed(made), strict=True):
+        assert whole.startswith(short)
+        assert hf("show", "u", short, "--json").records[0]["id"] == whole
+
+
+def test_names_do_nothing_to_the_terminal(url: str, hf: Hf) -> None:
+    nasty = "a\x1b[2Jb\nc\x9b31m"
+    with holdfast.open(url) as store:
+        store.put(nasty, {nasty: nasty}, id=nasty, metadata={nasty: nasty}, name=nasty, tags=[nasty])
+        store.fork(nasty, branch=nasty)
+    for arguments in (
+        ("log", nasty),
+        ("log", nasty, "--oneline", "--graph"),
+        ("show", nasty),
+        ("threads",),
+        ("threads", "--names"),
+        ("stats",),
+        *((name, nasty, "--json") for name in ("log", "show")),
+        ("threads", "--json"),
+    ):
+        found = hf(*arguments)
+        assert found.code == 0
+        assert not set(found.out) & set("\x1b\x9b"), arguments
+        assert not [line for line in found.lines if line.startswith("c\\x9b")]
+
+
+def test_pruned_checkpoints_are_passed_by(url: str, hf: Hf) -> None:
+    with holdfast.open(url) as store:
+        for number in range(5):
+            store.put("p", {"n": number}, id=f"p{number}")
+        store.prune(keep_last=2, threads=["p"])
+    assert first_words(hf("log", "p", "--oneline")) == ["p4", "p3"]
+    assert [line.split()[1] for line in hf("log", "p", "--oneline", "--graph").lines] == ["p4", "p3"]
+
+
+def test_a_damaged_checkpoint_is_shown_as_such(url: str, hf: Hf, tmp_path: Path) -> None:
+    with apsw.Connection(str(tmp_path / "agents.db"), vfs=checksum_vfs()) as connection:
+        connection.execute("UPDATE steps SET body = zeroblob(40) WHERE line = 't1' AND id = 'c3'")
+    found = hf("log", "t1", "--oneline")
+    assert found.code == 5
+    assert first_words(found) == ["c5", "c4", "c3", "c2", "c1", "c0"]
+    assert found.lines[2].startswith("c3 damaged: ")
+    assert "Damaged:  " in hf("log", "t1").out
+    assert [bool(record.get("damage")) for record in hf("log", "t1", "--json").records].index(True) == 2
+
+
+def test_a_long_history_is_read_as_it_is_looked_at(url: str) -> None:
+    with holdfast.open(url) as store, store.transaction() as together:
+        for number in range(2000):
+            together.put("long", {"n": number}, id=f"{number:05}")
+    with holdfast.open(compose("metrics", store=url)) as store:
+        history = History(store, "long")
+        history.start(None, False)
+        entries = history.entries()
+        assert [next(entries).visit.point.id for _ in range(30)] == [f"{n:05}" for n in range(1999, 1969, -1)]
+        few = int(store.status()["reads"])
+        assert few < 12
+        assert len(list(entries)) == 1970
+        assert int(store.status()["reads"]) > 2 * few

@@ -1,0 +1,53 @@
+"""Jobs and the doctor on every kind of store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.backends.runtime.drivers import run
+from holdfast.engine.leases import Lease
+from holdfast.engine.row_format import Line
+from holdfast.errors import Conflict
+from holdfast.maintenance.doctor.run import Level, doctor
+from holdfast.maintenance.jobs.jobs import Book, Jobs
+from tests.maintenance.kit import run_due
+from tests.servers.places import COMPOSED, KINDS, place
+from tests.support.nightly import mostly_nightly
+
+
+@pytest.mark.parametrize(
+    "kind", mostly_nightly([*KINDS, *COMPOSED], daily=[kind for kind in KINDS if kind != "pgbouncer"])
+)
+def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
+    url = place(kind, tmp_path)
+    with holdfast.open(url, tenant="acme") as store:
+        for number in range(3):
+            store.put("chat", {"n": number})
+        jobs = Jobs(store)
+        jobs.add("a", "compact", schedule="every 1h", settings={"prefix": "ch"})
+        jobs.add("b", "verify")
+        assert jobs.run("a").summary == "1 threads compacted"
+        assert jobs.run("b").ok
+        lease = Lease(store.engine.ground, Line("acme", ""), "job a")
+        run(lease.take())
+        with pytest.raises(Conflict):
+            jobs.run("a")
+        run(lease.confirm())
+        run(lease.give_back())
+        job = jobs.get("a")
+        run(store.engine.ground.backend.apply([job.changed(due_ns=1).put()]))
+        assert [job.name for job in jobs.due()] == ["a"]
+        (ended,) = run_due(Book(store))
+        assert ended.run.ok
+        assert jobs.due() == []
+        assert [each.outcome for each in jobs.get("a").runs] == ["ok", "ok"]
+    if kind == "memory":
+        return
+    with holdfast.open(url, tenant="acme") as store:
+        assert [job.name for job in Jobs(store).list()] == ["a", "b"]
+        assert len(Jobs(store).get("a").runs) == 2
+    problems = [each for each in doctor(url, tenant="acme") if each.level is Level.PROBLEM]
+    assert problems == []

@@ -1,0 +1,239 @@
+"""Files that are damaged, forged or something else: nothing of them is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.interface import Scan
+from holdfast.backends.memory import Memory
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import REFS
+from holdfast.codec import Codec, Limits
+from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.store.store import Store
+from tests.engine.lines import store_on
+from tests.maintenance.test_portable import filled, is_empty
+from tests.store.test_copy_to import backend_of
+
+
+@pytest.fixture
+def source() -> Store:
+    return filled()
+
+
+def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+    source = store_on(Memory(), fold_every=2)
+    for n in range(3):
+        source.put("t", {"n": n})
+    source.export(tmp_path / "f")
+    data = (tmp_path / "f").read_bytes()
+    target = store_on(Memory())
+    for at in range(0, len(data), 17):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << (at % 7)
+        with pytest.raises((Corrupt, Invalid, Unsupported)):
+            target.import_(io.BytesIO(bytes(flipped)))
+    for end in range(0, len(data), 211):
+        with pytest.raises((Corrupt, Invalid)):
+            target.import_(io.BytesIO(data[:end]))
+    with pytest.raises(Corrupt, match="after its end"):
+        target.import_(io.BytesIO(data + b"x"))
+    deep = b'{"type":' + b"[" * 100_000
+    for strange in (deep, b"\n".join([data.splitlines()[0], deep]), data.replace(b'"thread":"t"', b'"thread":"\xff"')):
+        with pytest.raises((Corrupt, Invalid)):
+            target.import_(io.BytesIO(strange))
+    zipped = gzip.compress(data)
+    broken = [zipped[:end] for end in (20, 40, len(zipped) - 20, len(zipped) - 8, len(zipped) - 1)]
+    broken += [zipped[:at] + bytes([zipped[at] ^ 0x55]) + zipped[at + 1 :] for at in range(10, len(zipped), 7)]
+    for one in (*broken, zipped[:-3] + b"\0\0\0", zipped + b"more", b"\x1f\x8bnot at all"):
+        with pytest.raises((Corrupt, Invalid, Unsupported)):
+            target.import_(io.BytesIO(one))
+    assert is_empty(target)
+
+
+def resealed(data: bytes, change: Callable[[list[dict[str, Any]]], None]) -> io.BytesIO:
+    """A file with other lines, and a checksum that is right."""
+    lines = [json.loads(line) for line in data.splitlines()[:-1]]
+    change(lines)
+    text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    threads, rows = (sum(line.get("type") == kind for line in lines) for kind in ("thread", "row"))
+    last = {"type": "checksum", "sha256": hashlib.sha256(text).hexdigest(), "threads": threads, "rows": rows}
+    return io.BytesIO(text + json.dumps(last, separators=(",", ":")).encode() + b"\n")
+
+
+def _drop(place: int) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        del lines[place]
+
+    return change
+
+
+def _of(lines: list[dict[str, Any]], space: str) -> dict[str, Any]:
+    return next(line for line in lines if line.get("space") == space)
+
+
+def _swap_bodies(lines: list[dict[str, Any]]) -> None:
+    one, two = [line for line in lines if line.get("space") == "steps"][:2]
+    one["body"], two["body"] = two["body"], one["body"]
+
+
+def _set(space: str, name: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def change(lines: list[dict[str, Any]]) -> None:
+        _of(lines, space)[name] = value
+
+    return change
+
+
+def _hash(lines: list[dict[str, Any]]) -> None:
+    _of(lines, "steps")["columns"][3] = "AAAA"
+
+
+def _number(lines: list[dict[str, Any]]) -> None:
+    _of(lines, "steps")["columns"][4] = 1 << 63
+
+
+def _twice(lines: list[dict[str, Any]]) -> None:
+    lines.insert(-1, _of(lines, "steps"))
+    lines[-1]["rows"] += 1
+
+
+def _without_a_node(lines: list[dict[str, Any]]) -> None:
+    lines.remove(_of(lines, "nodes"))
+    lines[-1]["rows"] -= 1
+
+
+def _columns(lines: list[dict[str, Any]]) -> None:
+    lines[1]["columns"].append(1)
+
+
+FORGED: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
+    "a thread does not end": (_drop(-1), "does not end"),
+    "a row in no thread": (_drop(1), "in no thread"),
+    "a row is missing": (_drop(3), "missing"),
+    "a thread in another": (lambda lines: lines.insert(2, lines[1]), "in another"),
+    "a second head": (lambda lines: lines.insert(2, lines[0]), "in its middle"),
+    "bodies are swapped": (_swap_bodies, "not what was written"),
+    "a body of nothing": (_set("nodes", "body", "AAAA"), "not what was written"),
+    "text for a number": (_set("steps", "key", ["0", "0"]), "cannot be read"),
+    "too short a key": (_set("steps", "key", [0]), "cannot be read"),
+    "no base64": (_set("nodes", "key", [1, "%%%"]), "cannot be read"),
+    "another hash": (_hash, "not what was written"),
+    "too large a number": (_number, "cannot be stored"),
+    "a row twice": (_twice, "twice"),
+    "a node is missing": (_without_a_node, "not sound"),
+    "other columns of a thread": (_columns, "other columns"),
+    "an unknown line": (lambda lines: lines.insert(2, {"type": "surprise"}), "cannot be read"),
+    "an unknown field": (lambda lines: lines[1].update(more=1), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), FORGED.values(), ids=FORGED.keys())
+def test_a_file_that_makes_no_sense_is_refused(
+    change: Callable[[list[dict[str, Any]]], None], says: str, tmp_path: Path
+) -> None:
+    source = store_on(Memory(), fold_every=2)
+    for n in range(5):
+        source.put("t", {"n": n})
+    source.export(tmp_path / "f")
+    target = store_on(Memory())
+    with pytest.raises(Corrupt, match=says):
+        target.import_(resealed((tmp_path / "f").read_bytes(), change))
+    assert is_empty(target)
+    assert target.import_(resealed((tmp_path / "f").read_bytes(), lambda _: None)).threads == ("t",)
+
+
+def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
+    source.export(tmp_path / "f", threads=["thread 0"])
+    data = (tmp_path / "f").read_bytes()
+    target = store_on(Memory())
+    with pytest.raises(Unsupported, match="version 2"):
+        target.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
+    with pytest.raises(Unsupported, match="'novelties'"):
+        target.import_(resealed(data, _set("steps", "space", "novelties")))
+    for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
+        with pytest.raises(Invalid, match="no file of exported threads"):
+            target.import_(io.BytesIO(other))
+    with pytest.raises(Corrupt, match="ends early"):
+        target.import_(io.BytesIO())
+    with pytest.raises(NotFound, match="no such file"):
+        target.import_(tmp_path / "nowhere")
+    with pytest.raises(Config, match="cannot be read"):
+        target.import_(tmp_path)
+
+
+def test_a_line_without_end_is_refused() -> None:
+    """Also one that is small as long as it is compressed."""
+    limit = 2_000_000
+    codec = Codec(limits=Limits(max_bytes=limit))
+    endless = b"x" * (50 * limit)
+    for data in (endless, gzip.compress(endless)):
+        tracemalloc.start()
+        try:
+            with (
+                holdfast.open("memory://", codec=codec) as store,
+                pytest.raises(Corrupt, match="longer than any row"),
+                contextlib.closing(io.BytesIO(data)) as file,
+            ):
+                store.import_(file)
+            assert tracemalloc.get_traced_memory()[1] < 10 * limit
+        finally:
+            tracemalloc.stop()
+
+
+def test_what_is_as_large_as_may_be_comes_back() -> None:
+    codec = Codec(limits=Limits(max_bytes=3_000_000))
+    with holdfast.open("memory://", codec=codec) as store, holdfast.open("memory://", codec=codec) as target:
+        parts = {f"part {n}": random.Random(n).randbytes(60_000) for n in range(49)}
+        store.put("t", {**parts, "whole": random.Random(1).randbytes(2_900_000)})
+        file = io.BytesIO()
+        store.export(file)
+        file.seek(0)
+        target.import_(file)
+        assert target.get("t").state == store.get("t").state
+
+
+def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
+    """What belongs to the whole store is under the empty name: the leases of jobs, and whether there is an index."""
+
+    def named(name: str) -> Callable[[list[dict[str, Any]]], None]:
+        def change(lines: list[dict[str, Any]]) -> None:
+            lines[1:] = [{**lines[1], "thread": name}, {"type": "end", "rows": 0}]
+
+        return change
+
+    source = store_on(Memory())
+    source.put("t", {"n": 1})
+    source.export(tmp_path / "f")
+    target = store_on(Memory())
+    with pytest.raises(Corrupt, match="no name"):
+        target.import_(resealed((tmp_path / "f").read_bytes(), named("")))
+    with pytest.raises(Invalid, match="at most 1024 bytes"):
+        target.import_(resealed((tmp_path / "f").read_bytes(), named("x" * 3000)))
+    assert is_empty(target)
+
+
+def test_leases_and_holds(source: Store, tmp_path: Path) -> None:
+    source.hold("thread 0", reason="audit")
+    source.export(tmp_path / "f", threads=["thread 0"])
+    target = store_on(Memory())
+
+    def lease(lines: list[dict[str, Any]]) -> None:
+        lines.insert(-1, {"type": "row", "space": "refs", "key": ["lease", "rewrite", ""], "columns": ["x", 1]})
+        lines[-1]["rows"] += 1
+
+    target.import_(resealed((tmp_path / "f").read_bytes(), lease))
+    kinds = {row.key[2] for row in run(backend_of(target).read([Scan(REFS, ())]))[0]}
+    assert "lease" not in kinds
+    assert [each.reason for each in target.holds("thread 0")] == ["audit"]

@@ -1,0 +1,170 @@
+"""Pruning is cut off: by the power, by a kill, by Ctrl-C. What the policy keeps is there, whole."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.sqlite import SQLite
+from holdfast.errors import Unavailable
+from tests.engine.lines import Backends, Clock, store_on
+from tests.engine.pruned import Mortal, filled
+from tests.maintenance.test_prune import states_of
+from tests.support.sqlite.powercut import Labels, check_cuts, record
+from tests.support.sqlite.recording import Recorder
+
+LATER = Clock().now + 3600 * 10**9
+
+
+def test_power_cuts() -> None:
+    whole: dict[str, Any] = {}
+
+    def workload(folder: Path, recorder: Recorder) -> None:
+        url = f"sqlite:///{folder}/store.db"
+        opened = run(SQLite.open(url, vfs=recorder.vfs, exclusive=True, synchronous="full"))
+        store = filled(opened, clock=Clock())
+        for n in range(6):
+            store.put("u", {"n": n, "list": list(range(n))}, id=str(n))
+        whole.update({thread: states_of(store, thread) for thread in "tu"})
+        recorder.mark("filled")
+        store.prune(keep_last=3)
+        recorder.mark("pruned")
+        run(opened.close())
+
+    kept = {"t": ["7", "80", "81"], "u": ["3", "4", "5"]}
+    seen: set[tuple[int, ...]] = set()
+
+    def verify(folder: Path, labels: Labels) -> None:
+        if not labels:
+            return
+        opened = run(SQLite.open(f"sqlite:///{folder}/store.db"))
+        store = store_on(opened, fold_every=3, clock=Clock(LATER))
+        try:
+            for thread, ids in kept.items():
+                found = states_of(store, thread)
+                assert found == {id: whole[thread][id] for id in ids} or (
+                    found == whole[thread] and "pruned" not in labels
+                )
+            seen.add(tuple(len(store.log(thread)) for thread in kept))
+            store.prune(keep_last=3)
+            for thread, ids in kept.items():
+                assert states_of(store, thread) == {id: whole[thread][id] for id in ids}
+            assert run(opened.check()) == []
+        finally:
+            run(opened.close())
+
+    check_cuts(record(workload, checksums=True), verify, cuts=200)
+    assert {(10, 6), (3, 3)} <= seen
+
+
+def test_killed_at_any_point(fresh: Backends) -> None:
+    left = Counter[int]()
+    for lives in range(0, 1000, 2):
+        on = fresh()
+        store = filled(on)
+        whole = states_of(store, "t")
+        try:
+            store_on(Mortal(on, lives), fold_every=3).prune(keep_last=3)
+            break
+        except Unavailable:
+            pass
+        later = store_on(on, fold_every=3, clock=Clock(LATER))
+        found = states_of(later, "t")
+        assert found in (whole, {id: whole[id] for id in ("81", "80", "7")})
+        left[len(found)] += 1
+        later.prune(keep_last=3)
+        assert list(states_of(later, "t")) == ["81", "80", "7"]
+    else:
+        pytest.fail("it never ended")
+    assert left[10] >= 10, left
+    assert left[3] >= 1, left
+
+
+PRUNER = """
+import signal, sys, time
+from holdfast.backends.sqlite import SQLite
+from holdfast.backends.runtime.drivers import run
+from tests.engine.lines import store_on
+from tests.support.interference import InterferingBackend
+
+url, how = sys.argv[1:]
+backend = InterferingBackend(run(SQLite.open(url)))
+with backend.interfere(lambda: signal.raise_signal(int(how)), at=9):
+    store_on(backend, clock=time.time_ns).prune(keep_last=5)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_process_that_is_ended_in_the_middle(tmp_path: Path, how: signal.Signals) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    with holdfast.open(url) as store:
+        expected: dict[str, dict[str, Any]] = {}
+        for number in range(4):
+            for n in range(60):
+                state = {"n": n, "list": list(range(n)), "text": f"{number} {n}" * 300}
+                id = store.put(f"t{number}", state).id
+                expected.setdefault(f"t{number}", {})[id] = state
+        done = subprocess.run(
+            [sys.executable, "-c", PRUNER, url, str(int(how))], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == -how, done.stderr
+        for thread, states in expected.items():
+            found = states_of(store, thread)
+            assert found == {id: states[id] for id in found}
+            assert list(found)[:5] == sorted(states, reverse=True)[:5]
+        lengths = [len(store.log(thread)) for thread in expected]
+        assert 5 in lengths, "some were pruned"
+        assert 60 in lengths, "and some were not"
+    with holdfast.open(url) as store:
+        if how is signal.SIGINT:
+            report = store.prune(keep_last=5)  # the lease was given back
+            assert not report.problems
+        assert store.get("t0").state == expected["t0"][max(expected["t0"])]
+
+
+def test_writers_go_on_without_errors(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db") as store:
+        for number in range(5):
+            for n in range(80):
+                store.put(f"t{number}", {"n": n, "list": [f"item {i}" for i in range(n)]})
+        errors: list[BaseException] = []
+        saved: dict[str, Any] = {}
+        over = threading.Event()
+
+        def write() -> None:
+            n = 0
+            try:
+                while not over.is_set() or n < 50:
+                    state = {"n": f"new {n}", "list": [f"item {i}" for i in range(n)]}
+                    saved[store.put(f"t{n % 5}", state).id] = state
+                    n += 1
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(3):
+                report = store.prune(keep_last=10)
+                assert not report.problems
+        finally:
+            over.set()
+            writer.join()
+        assert not errors
+        for number in range(5):
+            found = states_of(store, f"t{number}")
+            assert found == {id: saved.get(id, state) for id, state in found.items()}
+        store.prune(keep_last=10)
+        assert {len(store.log(f"t{number}")) for number in range(5)} == {10}
+        latest = max(saved)
+        assert store.get(next(each.thread for each in store.threads() if each.latest == latest)).state == saved[latest]

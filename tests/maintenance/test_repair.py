@@ -1,0 +1,344 @@
+"""Repairing: from an intact copy all is equal again; without one, all that reads is kept."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from holdfast.backends.interface import Delete, Put, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
+from holdfast.engine.integrity.findings import Code, Level, Weight
+from holdfast.engine.leases import Lease
+from holdfast.errors import Invalid, Unavailable
+from holdfast.maintenance.repair.line import mend
+from holdfast.maintenance.repair.quarantine import quarantined
+from holdfast.maintenance.repair.repairer import repair
+from holdfast.maintenance.repair.sources import Source
+from holdfast.maintenance.verify.heads import export_heads
+from tests.damaged import flipped
+from tests.engine.lines import store_on
+from tests.engine.pruned import Mortal
+from tests.maintenance import damage
+from tests.maintenance.damage import LINE, Damage, Rows, damage_in, found_in, loaded, picture, small
+
+SPOILED = (STEPS, FOLDS, NODES, OBJECTS)
+
+
+def every(rows: Rows, seed: int, count: int) -> list[tuple[Damage, Rows]]:
+    """Some of every kind of damage."""
+    found = [*damage.missing(rows), *damage.altered(rows), *damage.exchanged(rows)]
+    return Random(seed).sample([each for each in found if each[0][1] is not REFS], count)
+
+
+def check_from_copy(rows: Rows, count: int, seed: int) -> None:
+    truth = picture(loaded(rows))
+    refs = {at: row for at, row in rows.items() if at[0] is REFS}
+    for what, damaged in every(rows, seed, count):
+        engine = loaded(damaged)
+        if not any(each.weight is Weight.DAMAGE for each in found_in(engine, Level.DECODE)):
+            continue
+        mended = run(mend(engine, LINE, [Source(loaded(rows))]))
+        assert mended is not None, what
+        assert mended.lost == [], what
+        assert mended.left == [], what
+        assert picture(engine) == truth, what
+        now = damage.rows_of(engine.ground.backend)  # type: ignore[arg-type]
+        assert {at: row for at, row in now.items() if at[0] is REFS} == refs, what
+
+
+def check_salvage(rows: Rows, count: int, seed: int) -> None:
+    truth = picture(loaded(rows))
+    for what, damaged in every(rows, seed, count):
+        engine = loaded(damaged)
+        if not any(each.weight is Weight.DAMAGE for each in found_in(engine, Level.DECODE)):
+            continue
+        affected = {id for each in found_in(engine, Level.DECODE) for id in each.affected}
+        mended = run(mend(engine, LINE, []))
+        assert mended is not None, what
+        assert damage_in(engine) == [], what
+        lost = {(each.branch, each.step) for each in mended.lost}
+        now = picture(engine)
+        assert {at: each[2] for at, each in now.items()} == {
+            at: each[2] for at, each in truth.items() if at not in lost
+        }, what
+        if what[1] not in SPOILED:
+            assert not lost, what
+        if lost and affected and what[0] == "altered":
+            assert {each.checkpoint for each in mended.lost} <= affected | {""}, what
+        assert mended.quarantined or what[0] == "missing", what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_from_an_intact_copy_all_is_equal_again(pruned: bool) -> None:
+    check_from_copy(small(pruned=pruned), 30, 1)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_without_one_all_that_reads_is_kept(pruned: bool) -> None:
+    check_salvage(small(pruned=pruned), 30, 2)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("pruned", [False, True])
+def test_both_for_much_more(pruned: bool, seed: int) -> None:
+    check_from_copy(small(pruned=pruned), 200, seed)
+    check_salvage(small(pruned=pruned), 200, seed)
+
+
+def broken(rows: Rows) -> Rows:
+    """Three steps damaged: one that a folded state follows, and two at the end."""
+    spoilt = dict(rows)
+    for seq in (1, 6, 7):
+        key = (*LINE, 0, seq)
+        body = bytearray(rows[STEPS, key].body)
+        if not body:
+            continue  # pruned
+        body[-1] ^= 1
+        spoilt[STEPS, key] = rows[STEPS, key]._replace(body=bytes(body))
+    return spoilt
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:
+    rows = broken(small(pruned=False))
+    engine = loaded(rows)
+    told = run(repair(engine, "", dry_run=True))
+    assert damage.rows_of(engine.ground.backend) == rows  # type: ignore[arg-type]
+    done = run(repair(engine, ""))
+    assert told.dry_run
+    assert [each.lost for each in told.mended] == [each.lost for each in done.mended]
+    assert {each.checkpoint for each in done.lost} == {"1", "6", "7"}
+    assert done.sound
+    assert done.plain()["mended"][0]["thread"] == "t"
+
+
+def test_damaged_rows_are_kept_in_quarantine() -> None:
+    rows = broken(small(pruned=False))
+    engine = loaded(rows)
+    run(repair(engine, ""))
+
+    async def kept() -> list[tuple[str, tuple[object, ...], bytes]]:
+        return [(each.space, each.key, each.body) async for each in quarantined(engine, "")]
+
+    found = run(kept())
+    for seq in (1, 6, 7):
+        assert ("steps", (0, seq), rows[STEPS, (*LINE, 0, seq)].body) in found
+
+
+def test_a_thread_that_is_gone_is_taken_from_a_source_if_it_is_named() -> None:
+    rows = small(pruned=True)
+    engine, source = loaded({}), loaded(rows)
+    assert run(repair(engine, "", [source])).mended == []
+    done = run(repair(engine, "", [source], threads=["t"]))
+    assert done.sound
+    assert picture(engine) == picture(source)
+
+
+def test_a_cut_off_end_comes_back_from_a_copy() -> None:
+    rows = small(pruned=False)
+    cut = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 7))}
+    engine = loaded(cut)
+    assert run(repair(engine, "", [loaded(rows)])).sound
+    assert picture(engine) == picture(loaded(rows))
+
+
+def other_history() -> Rows:
+    """The rows of another thread of the same name, with a branch more."""
+    store = store_on(damage.memory(), fold_every=3)
+    for number in range(12):
+        store.put("t", {"other": number}, id=f"o{number}")
+    store.fork("t", "o3", branch="theirs")
+    store.put("t", {"other": "branch"}, branch="theirs", id="o99")
+    store.name("t", "theirs", "o11")
+    return damage.rows_of(store.engine.ground.backend)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_nothing_is_taken_from_a_source_that_has_another_history(whole: bool) -> None:
+    rows = small(pruned=False)
+    key = (STEPS, (*LINE, 0, 7))
+    spoilt = {**rows, key: rows[key]._replace(body=flipped(rows[key].body))}
+    engine = loaded(spoilt)
+    mended = run(mend(engine, LINE, [Source(loaded(other_history()))], whole=whole))
+    assert mended is not None
+    assert [each.checkpoint for each in mended.lost] == ["7"]
+    assert (mended.restored, mended.left) == (0, [])
+    now, truth = picture(engine), picture(loaded(rows))
+    assert {at: each[2] for at, each in now.items()} == {at: each[2] for at, each in truth.items() if at != (0, 7)}
+    refs = {at for at in damage.rows_of(engine.ground.backend) if at[0] is REFS}  # type: ignore[arg-type]
+    assert refs <= {at for at in rows if at[0] is REFS}
+
+
+def test_only_a_thread_that_is_named_is_repaired() -> None:
+    rows = small(pruned=False)
+    engine, source = loaded(rows), loaded(rows)
+    for number in range(3):
+        store_on(source.ground.backend, fold_every=3).put("u", {"x": number}, id=str(number))
+    found = run(source.ground.backend.read([Scan(space, ("", "u")) for space in SPACES]))
+    copied = [Put(space, row) for space, each in zip(SPACES, found, strict=True) for row in each]
+    run(engine.ground.backend.apply([*copied, Delete(STEPS, ("", "u", 0, 2))]))
+    assert run(repair(engine, "", [source], threads=["t"])).mended == []
+    assert [each.thread for each in run(repair(engine, "", [source])).mended] == ["u"]
+
+
+def test_steps_that_changed_places_are_put_back_though_nothing_else_tells_where_they_were() -> None:
+    rows = small(pruned=False)
+    one, other = (STEPS, (*LINE, 0, 6)), (STEPS, (*LINE, 0, 7))
+    swapped = {**rows, one: rows[other]._replace(key=one[1]), other: rows[one]._replace(key=other[1])}
+    engine = loaded(swapped)
+    mended = run(mend(engine, LINE, []))
+    assert mended is not None
+    assert mended.lost == []
+    assert picture(engine) == picture(loaded(rows))
+
+
+def test_a_branch_that_stands_on_an_end_that_is_lost_is_kept() -> None:
+    store = store_on(damage.memory(), fold_every=1)
+    for number in range(4):
+        store.put("t", {"n": number}, id=str(number))
+    store.fork("t", "3", branch="side")
+    store.put("t", {"n": 4}, branch="side", id="4")
+    rows = damage.rows_of(store.engine.ground.backend)  # type: ignore[arg-type]
+    del rows[STEPS, (*LINE, 0, 3)]
+    engine = loaded(rows)
+    done = run(repair(engine, ""))
+    assert done.sound
+    assert [(each.branch, each.step) for each in done.lost] == [(0, 3)]
+    assert damage_in(engine) == []
+    assert store_on(engine.ground.backend).get("t", "4").state == {"n": 4}
+
+
+def test_an_end_that_no_source_has_is_told_where_heads_were_exported() -> None:
+    rows = small(pruned=False)
+    heads = run(export_heads(loaded(rows), ""))
+    cut = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 7))}
+    assert [each.code for each in run(repair(loaded(cut), "", heads=heads)).left] == [Code.CUT_OFF]
+    assert run(repair(loaded(cut), "", [loaded(rows)], heads=heads)).sound
+
+
+def test_the_row_of_a_thread_that_counts_wrongly_is_kept_too() -> None:
+    rows = small(pruned=True)
+    key = (LINES, tuple(LINE))
+    columns = (*rows[key].columns[:-1], 77)
+    engine = loaded({**rows, key: rows[key]._replace(columns=columns)})
+    assert run(repair(engine, "")).sound
+
+    async def kept() -> list[tuple[str, tuple[object, ...]]]:
+        return [(each.space, each.columns) async for each in quarantined(engine, "")]
+
+    assert ("lines", columns) in run(kept())
+
+
+def test_a_store_is_not_repaired_from_itself() -> None:
+    engine = loaded({})
+    with pytest.raises(Invalid):
+        run(repair(engine, "", [engine]))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_again(copy: bool) -> None:
+    rows = small(pruned=True)
+    spoilt = broken(rows)
+    at = next(at for at in rows if at[0] is NODES)
+    spoilt = {each: row for each, row in spoilt.items() if each != at}
+    truth = picture(loaded(rows))
+    readable = readable_in(spoilt)
+    for lives in range(0, 400, 7):
+        engine = loaded(spoilt)
+        mortal = Mortal(engine.ground.backend, lives)
+        sources = [Source(loaded(rows))] if copy else []
+        try:
+            run(mend(store_on(mortal, fold_every=3).engine, LINE, sources))
+        except Unavailable:
+            finished = False
+        else:
+            finished = True
+        now = readable_in(damage.rows_of(engine.ground.backend))  # type: ignore[arg-type]
+        assert readable <= now, lives
+        later = store_on(engine.ground.backend, fold_every=3, clock=lambda: 2_000_000_000_000_000_000).engine
+        run(mend(later, LINE, sources))
+        assert damage_in(later) == [], lives
+        if copy:
+            assert picture(later) == truth, lives
+        if finished:
+            break
+    else:
+        pytest.fail("it never finished")
+    assert lives >= 70, "it was killed only a few times"
+
+
+def readable_in(rows: Rows) -> set[str]:
+    """The checkpoints that can be read, all told."""
+    engine = loaded(rows)
+    store = store_on(engine.ground.backend, fold_every=3, cache_bytes=0)
+    found = set()
+    for (space, _), row in rows.items():
+        if space is STEPS and row.columns[0]:
+            try:
+                store.get("t", str(row.columns[0]))
+            except ValueError:
+                continue
+            found.add(str(row.columns[0]))
+    return found
+
+
+def test_a_thread_that_another_is_at_work_on_keeps_no_other_from_being_mended() -> None:
+    rows = broken(small(pruned=False))
+    engine = loaded(rows)
+    store = store_on(engine.ground.backend, fold_every=3)
+    for number in range(3):
+        store.put("u", {"n": number}, id=str(number))
+    run(engine.ground.backend.apply([Delete(STEPS, ("", "u", 0, 1))]))
+    lease = Lease(engine.ground, LINE, "rewrite")
+    run(lease.take())
+    done = run(repair(engine, ""))
+    assert not done.sound
+    assert [each.thread for each in done.mended] == ["u"]
+    assert "under way" in done.problems[0]
+    assert done.plain()["problems"] == done.problems
+    run(lease.give_back())
+    assert run(repair(engine, "")).sound
+
+
+def test_a_thread_without_a_row_gets_one_again() -> None:
+    rows = {at: row for at, row in small(pruned=True).items() if at[0] is not LINES}
+    engine = loaded(rows)
+    assert run(repair(engine, "")).sound
+    assert picture(engine) == picture(loaded(small_with_lines(rows)))
+
+
+def small_with_lines(rows: Rows) -> Rows:
+    whole = small(pruned=True)
+    return {**rows, **{at: row for at, row in whole.items() if at[0] is LINES}}
+
+
+def test_a_source_that_is_damaged_itself_gives_what_it_has() -> None:
+    rows = small(pruned=False)
+    mine = {at: row for at, row in rows.items() if at != (STEPS, (*LINE, 0, 3))}
+    theirs = dict(rows)
+    for seq in (1, 5):
+        key = (STEPS, (*LINE, 0, seq))
+        theirs[key] = rows[key]._replace(body=flipped(rows[key].body))
+    for at in [at for at in theirs if at[0] in (NODES, OBJECTS)]:
+        theirs[at] = theirs[at]._replace(body=flipped(theirs[at].body, 0))
+    engine = loaded(mine)
+    done = run(repair(engine, "", [loaded(theirs)]))
+    assert done.sound
+    assert done.lost == []
+    assert picture(engine) == picture(loaded(rows))
+
+
+def test_what_is_in_quarantine_can_be_shown() -> None:
+    engine = loaded(broken(small(pruned=False)))
+    run(repair(engine, ""))
+
+    async def kept() -> list[dict[str, object]]:
+        return [each.plain() async for each in quarantined(engine, "", ["t"])]
+
+    told = run(kept())
+    assert {each["space"] for each in told} >= {"steps"}
+    assert json.loads(json.dumps(told))[0]["thread"] == "t"
+    assert all(isinstance(each["body"], str) for each in told)

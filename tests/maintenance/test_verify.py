@@ -1,0 +1,328 @@
+"""Verifying finds every row that is missing, altered, exchanged or copied; against heads, also what no hash covers."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import holdfast
+from holdfast.backends.interface import Delete, Put, Query, Row, Scan
+from holdfast.backends.runtime.drivers import run
+from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, SPACES, STEPS, WORDS
+from holdfast.backends.wrappers import Wrapper
+from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
+from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.maintenance.explain.findings import FINDINGS
+from holdfast.maintenance.verify.heads import Heads, compare_head, export_heads
+from holdfast.store.store import Store
+from tests.engine.lines import store_on
+from tests.maintenance import damage
+from tests.maintenance.damage import LINE, found_in, loaded, memory, small
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("level", list(Level))
+def test_nothing_is_found_in_a_sound_thread(pruned: bool, level: Level) -> None:
+    assert found_in(loaded(small(pruned=pruned)), level) == []
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_missing_and_every_altered_row_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in (*damage.missing(rows), *damage.altered(rows)):
+        assert found_in(loaded(damaged)) or damage.named(what, rows) in damage.UNCOVERED, what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_exchange_and_every_copy_of_rows_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in Random(1).sample(list(damage.exchanged(rows)), 120):
+        assert found_in(loaded(damaged)) or damage.named(what, rows) in damage.UNCOVERED, what
+
+
+def test_what_no_hash_covers() -> None:
+    """Exactly this, and the guide says so."""
+    rows = small(pruned=True)
+    every = [*damage.missing(rows), *damage.altered(rows)]
+    every += [each for each in damage.exchanged(rows) if each[0][1] in (BRANCHES, REFS)]
+    missed = {damage.named(what, rows) for what, damaged in every if not found_in(loaded(damaged))}
+    assert missed == damage.UNCOVERED
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_one_of_them(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    for what, damaged in damage.exchanged(rows):
+        assert found_in(loaded(damaged)) or damage.named(what, rows) in damage.UNCOVERED, what
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_against_heads_everything_is_found(pruned: bool) -> None:
+    rows = small(pruned=pruned)
+    heads = run(export_heads(loaded(rows), ""))
+    every = [*damage.missing(rows), *damage.altered(rows), *Random(2).sample(list(damage.exchanged(rows)), 40)]
+    for what, damaged in every:
+        engine = loaded(damaged)
+        found = run(compare_head(engine.ground.backend, heads, "t")) or found_in(engine)
+        # A version that goes up is what an honest change makes of it.
+        assert found or what[3] == "version", what
+
+
+def test_findings_name_what_cannot_be_read() -> None:
+    rows = small(pruned=False)
+    key = (*LINE, 0, 1)
+    body = bytearray(rows[STEPS, key].body)
+    body[-1] ^= 1
+    (finding,) = found_in(loaded({**rows, (STEPS, key): rows[STEPS, key]._replace(body=bytes(body))}))
+    assert finding.code is Code.DAMAGED_STEP
+    assert (finding.checkpoint, finding.place, finding.affected, finding.affected_count) == ("1", (0, 1), ["1"], 1)
+    plain = finding.plain()
+    assert (plain["code"], plain["branch"], plain["step"]) == ("damaged-step", 0, 1)
+    assert "checkpoint 1" in str(finding)
+
+
+def test_every_code_is_explained() -> None:
+    assert set(FINDINGS) == set(Code)
+    assert all(each.meaning and each.remedy for each in FINDINGS.values())
+
+
+# The whole store ----------------------------------------------------------------------------------------------
+
+
+def filled(path: Path, threads: int = 3) -> Store:
+    store = holdfast.open(f"sqlite:///{path}/store.db")
+    for number in range(threads):
+        for turn in range(5):
+            store.put(f"thread {number}", {"messages": [f"message {n}" for n in range(turn + 1)]})
+    return store
+
+
+def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        told: list[tuple[int, int | None, str]] = []
+        first = store.verify(limit=2, progress=lambda *seen: told.append(seen))
+        assert (first.threads, first.next, first.sound) == (2, "thread 1", True)
+        assert told == [(1, 3, "thread 0"), (2, 3, "thread 1")]
+        rest = store.verify(after="thread 1")
+        assert (rest.threads, rest.next, rest.steps) == (1, None, 5)
+        assert rest.plain()["sound"] is True
+
+
+def test_wrong_questions(tmp_path: Path) -> None:
+    with filled(tmp_path, 1) as store:
+        with pytest.raises(NotFound):
+            store.verify("no such thread")
+        with pytest.raises(Invalid, match="level"):
+            store.verify(level="deep")
+        with pytest.raises(Invalid, match="tenant"):
+            store.verify(heads=Heads("other", "", "", {}))
+
+
+def test_rows_of_no_thread_are_told(tmp_path: Path) -> None:
+    with filled(tmp_path, 2) as store:
+        backend = store.engine.ground.backend
+        run(backend.apply([Delete(LINES, ("", "thread 1"))]))
+        (found,) = store.verify().damage
+        assert (found.code, found.thread) == (Code.MISSING_THREAD, "thread 1")
+        run(backend.apply([Delete(STEPS, ("", "thread 1"))]))
+        run(backend.apply([Put(NODES, Row(("", "stray", 1, bytes(20)), (), b"body"))]))
+        report = store.verify()
+        assert report.sound
+        assert [each.code for each in report.findings] == [Code.ORPHAN]
+
+
+def test_readable_rows_and_words_are_compared_with_the_log(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db", project=True) as store:
+        for turn in range(4):
+            store.put("t", {"messages": [{"role": "user", "content": f"message {n}"} for n in range(turn)]})
+        store.index()
+        assert store.verify(level="decode").findings == []
+        backend = store.engine.ground.backend
+        (heads, words) = run(backend.read([Scan(AGENT_STATES, ("", "t")), Scan(WORDS, ("", "t"))]))
+        run(backend.apply([Put(AGENT_STATES, heads[0]._replace(columns=("x", *heads[0].columns[1:])))]))
+        run(backend.apply([Delete(WORDS, words[-1].key)]))
+        report = store.verify(level="decode")
+        assert report.sound
+        assert {each.code for each in report.findings} == {Code.STALE_ROWS, Code.STALE_WORDS}
+        assert store.repair().remade == ["t"]
+        assert store.verify(level="decode").findings == []
+
+
+def test_writers_at_work_cause_no_false_alarm(tmp_path: Path) -> None:
+    with filled(tmp_path, 2) as store:
+        stop = threading.Event()
+
+        def write() -> None:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                state = {"messages": [f"message {n}" for n in range(turn % 40)]}
+                store.put("thread 0", state, branch="side" if turn % 3 == 0 and turn > 6 else "main")
+                if turn == 5:
+                    store.fork("thread 0", branch="side")
+                if turn % 20 == 0:
+                    store.compact("thread 0")
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for level in ("structure", "hashes", "decode", "hashes"):
+                assert store.verify(level=level).findings == []
+        finally:
+            stop.set()
+            writer.join()
+
+
+# Heads --------------------------------------------------------------------------------------------------------
+
+
+def test_heads_are_kept_in_a_file(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        heads = store.heads()
+        heads.save(tmp_path / "heads.json")
+        assert Heads.load(tmp_path / "heads.json") == heads
+        assert store.verify(heads=heads).findings == []
+        text = (tmp_path / "heads.json").read_text()
+        (tmp_path / "heads.json").write_text(text.replace('"length": 5', '"length": 4', 1))
+        with pytest.raises(Corrupt):
+            Heads.load(tmp_path / "heads.json")
+        (tmp_path / "heads.json").write_text("{}")
+        with pytest.raises(Invalid):
+            Heads.load(tmp_path / "heads.json")
+        with pytest.raises(Invalid):
+            Heads.load(tmp_path / "none.json")
+
+
+def codes(found: list[Finding]) -> set[Code]:
+    return {each.code for each in found}
+
+
+def test_a_cut_off_end_is_found_and_honest_changes_are_told_apart(tmp_path: Path) -> None:
+    with filled(tmp_path) as store:
+        old = store.log("thread 0")[2].id
+        store.fork("thread 0", old, branch="side")
+        store.put("thread 0", {"x": 1}, branch="side")
+        heads = store.heads()
+        store.put("thread 0", {"messages": []})
+        assert store.verify(heads=heads).findings == []
+        backend = store.engine.ground.backend
+        run(backend.apply([Delete(STEPS, ("", "thread 1", 0, 4))]))
+        assert store.verify("thread 1").sound
+        (found,) = store.verify(heads=heads).damage
+        assert (found.code, found.thread) == (Code.CUT_OFF, "thread 1")
+        store.delete("thread 2")
+        report = store.verify(heads=heads)
+        assert Code.GONE_THREAD in codes(report.findings)
+        assert codes(report.damage) == {Code.CUT_OFF}
+        store.put("thread 2", {"made": "anew"})
+        assert Code.GONE_THREAD in codes(store.verify("thread 2", heads=heads).findings)
+        store.rename_branch("thread 0", "side", "other")
+        store.name("thread 0", "end")
+        notices = store.verify("thread 0", heads=heads).findings
+        assert codes(notices) == {Code.RENAMED_BRANCH, Code.CHANGED_NAMES}
+        assert all(each.weight is Weight.NOTICE for each in notices)
+        store.prune(keep_last=2, threads="thread 0")
+        assert store.verify("thread 0", heads=heads).sound
+
+
+def test_a_rolled_back_thread_is_found() -> None:
+    backend = memory()
+    store = store_on(backend)
+    for turn in range(3):
+        store.put("t", {"turn": turn}, id=str(turn))
+    before = damage.rows_of(backend)
+    store.fork("t", "1", branch="side")
+    heads = run(export_heads(store.engine, ""))
+    engine = loaded(before)
+    (found,) = run(compare_head(engine.ground.backend, heads, "t"))
+    assert found.code is Code.ROLLED_BACK
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_against_heads_what_is_gone_is_found(kind: str, tmp_path: Path) -> None:
+    """Branches and threads that went without anybody saying so, and files of yesterday."""
+    (tmp_path / "today").mkdir()
+    url = f"sqlite:///{tmp_path}/today/store.db" if kind == "sqlite" else f"file:///{tmp_path}/today"
+    with holdfast.open(url) as store:
+        for turn in range(4):
+            for thread in ("a", "b"):
+                store.put(thread, {"turn": turn}, id=str(turn))
+    shutil.copytree(tmp_path / "today", tmp_path / "yesterday")
+    with holdfast.open(url) as store:
+        store.put("a", {"turn": 4})
+        store.fork("b", "2", branch="side")
+        store.put("b", {"side": 1}, branch="side")
+        store.put("c", {"new": 1})
+        heads = store.heads()
+        assert store.verify(heads=heads).findings == []
+        backend = store.engine.ground.backend
+        run(backend.apply([Delete(BRANCHES, ("", "b", 1)), Delete(STEPS, ("", "b", 1))]))
+        run(backend.apply([Delete(space, ("", "c")) for space in SPACES]))
+        assert store.verify().sound
+        report = store.verify(heads=heads)
+        assert [(each.thread, each.code) for each in report.findings] == [
+            ("b", Code.OTHER_HISTORY), ("c", Code.GONE_THREAD),
+        ]  # fmt: skip
+    shutil.rmtree(tmp_path / "today")
+    (tmp_path / "yesterday").rename(tmp_path / "today")
+    with holdfast.open(url) as store:
+        assert store.verify().sound
+        found = {(each.thread, each.code) for each in store.verify(heads=heads).findings}
+    assert found == {("a", Code.CUT_OFF), ("b", Code.ROLLED_BACK), ("c", Code.GONE_THREAD)}
+
+
+def test_what_is_gone_is_told_once_also_in_parts(tmp_path: Path) -> None:
+    with filled(tmp_path, 5) as store:
+        heads = store.heads()
+        for number in (0, 2, 4):
+            store.delete(f"thread {number}")
+        gone: list[str] = []
+        told: list[Finding] = []
+        after: str | None = ""
+        while after is not None:
+            report = store.verify(heads=heads, after=after, limit=1, each=told.append)
+            gone += [each.thread for each in report.findings]
+            after = report.next
+        assert gone == [each.thread for each in told] == ["thread 0", "thread 2", "thread 4"]
+
+
+def test_heads_do_not_depend_on_the_kind_of_store(tmp_path: Path) -> None:
+    with filled(tmp_path, 2) as store, holdfast.open("memory://") as memory:
+        store.name("thread 0", "end")
+        store.copy_to(memory)
+        assert memory.verify(heads=store.heads()).findings == []
+        assert store.verify(heads=memory.heads()).findings == []
+
+
+def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
+    class Unreadable(Wrapper):
+        async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
+            if any(query.space is REFS for query in queries):
+                raise Corrupt("a page is damaged")
+            return await self.inner.read(queries)
+
+    backend = memory()
+    store = store_on(backend)
+    for turn in range(3):
+        store.put("t", {"turn": turn})
+    heads = store.heads()
+    run(backend.apply([Delete(STEPS, ("", "t", 0, 2))]))
+    found = run(compare_head(Unreadable(backend), heads, "t"))
+    assert [each.code for each in found] == [Code.CUT_OFF]
+
+
+def test_a_long_thread_tells_how_far_it_has_got(tmp_path: Path) -> None:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db", synchronous="normal") as store:
+        for _ in range(3):
+            with store.transaction() as together:
+                for turn in range(200):
+                    together.put("t", {"turn": turn})
+        told: list[tuple[int, int | None, str]] = []
+        store.verify(progress=lambda *seen: told.append(seen))
+    assert told == [(0, 1, "t (1,000 rows)"), (1, 1, "t")]
