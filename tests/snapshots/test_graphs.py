@@ -27,8 +27,8 @@ from holdfast import snapshots
 from holdfast.agents.snapshots.langchain_agents import _wrappers
 from holdfast.errors import SnapshotCorrupt, SnapshotInvalid, SnapshotRefused, SnapshotUnsupported
 from holdfast.langgraph import HoldfastSaver
-from tests.agents.snapshots import kit
-from tests.agents.snapshots.kit import (
+from tests.snapshots import kit
+from tests.snapshots.kit import (
     KEY,
     SECRETS,
     Scripted,
@@ -89,14 +89,14 @@ def test_an_agent_goes_on_in_another_process(path: Path) -> None:
     code = (
         "import json, sys\n"
         "from holdfast import snapshots\n"
-        "from tests.agents.snapshots.kit import Scripted, add\n"
-        "from tests.agents.snapshots.test_graphs import say\n"
+        "from tests.snapshots.kit import Scripted, add\n"
+        "from tests.snapshots.test_graphs import say\n"
         "agent = snapshots.restore(sys.argv[1], allow=[Scripted], tools=[add], secrets_from_env=True)\n"
         "sys.stdout.write(json.dumps([say(agent, 'two'), say(agent, 'three')]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": ".", **SECRETS},
         capture_output=True,
         text=True,
@@ -355,7 +355,7 @@ def test_a_store_of_langgraphs_is_the_agents(path: Path) -> None:
         restored(path, agent_id="x")
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "snapshot-v1-agent.hfsnap"
+GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot-v1-agent.hfsnap"
 
 
 def test_the_golden_agent_goes_on() -> None:

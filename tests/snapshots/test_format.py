@@ -19,7 +19,7 @@ from holdfast import snapshots
 from holdfast.agents.snapshots import container, strict_json
 from holdfast.agents.snapshots.header import Content, Header, decode, encode
 from holdfast.errors import Corrupt, HoldfastError, SnapshotCorrupt, SnapshotTooLarge, SnapshotUnsupported
-from tests.agents.snapshots.kit import forged, header_of, lines_of
+from tests.snapshots.kit import forged, header_of, lines_of
 from tests.support.cases import case
 
 DOCUMENT = {
@@ -131,7 +131,7 @@ def test_a_person_opens_it_with_zcat(tmp_path: Path) -> None:
 
 
 def test_the_golden_file_is_read_and_written_alike() -> None:
-    path = Path(__file__).parents[2] / "golden" / "snapshot-v1.hfsnap"
+    path = Path(__file__).parents[1] / "golden" / "snapshot-v1.hfsnap"
     info = snapshots.verify(path)
     assert (info.id, info.format, info.kind) == ("0123456789abcdef" * 2, 1, "langchain")
     assert snapshots.restore(path) == HumanMessage("hello")

@@ -11,7 +11,7 @@ from holdfast.agents import PersistentAgent
 VALUES = {1: (Decimal("1.10"), {2, 3}), "when": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "lc": 1, "$tuple": [1]}
 
 
-class Greeter(PersistentAgent, name="tests.agents.snapshots.greeter"):
+class Greeter(PersistentAgent, name="tests.snapshots.greeter"):
     greeted: list[str] = []
     weights: dict[Any, Any] = {}
 

@@ -35,7 +35,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from tests import servers
-from tests.agents.snapshots.kit import forged
+from tests.snapshots.kit import forged
 from tests.support.cases import case
 
 HELLO = [HumanMessage("hello")]

@@ -151,7 +151,7 @@ def elsewhere(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own, and tell it where a snapshot is."""
     return subprocess.run(
         [sys.executable, "-c", code, str(path)],
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": "."},
         capture_output=True,
         text=True,

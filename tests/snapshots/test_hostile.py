@@ -17,7 +17,7 @@ from langchain_core.prompts import PromptTemplate
 
 from holdfast import snapshots
 from holdfast.errors import Config, HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotRefused
-from tests.agents.snapshots.kit import Scripted, forged
+from tests.snapshots.kit import Scripted, forged
 from tests.support.cases import case
 
 

@@ -26,12 +26,12 @@ from holdfast.errors import (
     SnapshotRefused,
     TooLarge,
 )
-from tests.agents.snapshots.greeter import VALUES, Greeter
-from tests.agents.snapshots.kit import elsewhere, forged, lines_of, set_at
+from tests.snapshots.greeter import VALUES, Greeter
+from tests.snapshots.kit import elsewhere, forged, lines_of, set_at
 from tests.support.cases import case
 
 
-class AsyncGreeter(AsyncPersistentAgent, name="tests.agents.snapshots.async-greeter"):
+class AsyncGreeter(AsyncPersistentAgent, name="tests.snapshots.async-greeter"):
     greeted: list[str] = []
 
 
@@ -63,7 +63,7 @@ def test_an_agent_lives_on_in_another_store(path: Path) -> None:
     with holdfast.open("memory://") as one, holdfast.open("memory://") as two:
         agent = greeter(one)
         info = snapshots.snapshot(agent, path, description="one greeted")
-        assert (info.kind, info.type, info.name) == ("persistent", "tests.agents.snapshots.greeter", "g1")
+        assert (info.kind, info.type, info.name) == ("persistent", "tests.snapshots.greeter", "g1")
         again = snapshots.restore(path, store=two)
         assert type(again) is Greeter
         assert again.id == "g1"
@@ -123,7 +123,7 @@ def test_another_process_behaves_the_same(path: Path) -> None:
         code = (
             "import json, sys, holdfast\n"
             "from holdfast import snapshots\n"
-            "from tests.agents.snapshots.greeter import VALUES\n"
+            "from tests.snapshots.greeter import VALUES\n"
             "with holdfast.open('memory://') as store:\n"
             "    agent = snapshots.restore(sys.argv[1], store=store)\n"
             "    assert agent.weights == VALUES\n"
@@ -134,7 +134,7 @@ def test_another_process_behaves_the_same(path: Path) -> None:
         assert json.loads(done.stdout) == [agent.greet("Bob"), agent.greet("Eve"), 3]
 
 
-@persistent(name="tests.agents.snapshots.plain", fields=["count"])
+@persistent(name="tests.snapshots.plain", fields=["count"])
 class Plain:
     def __init__(self, step: int = 1) -> None:
         self.step = step
@@ -150,7 +150,7 @@ def test_plain_objects_that_are_kept(path: Path) -> None:
         assert (again.agent.step, again.agent.count) == (3, 7)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "snapshot-v1-persistent.hfsnap"
+GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot-v1-persistent.hfsnap"
 
 
 def test_the_golden_agent_lives() -> None:

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 
 from holdfast import __version__, snapshots
 from holdfast.errors import Config, SnapshotInvalid, SnapshotRefused, SnapshotUnsupported
-from tests.agents.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
+from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
 from tests.support.cases import case
 
 MODEL = Scripted(lines=["yes", "no, maybe"])
@@ -55,7 +55,7 @@ def test_a_chain_answers_as_before(path: Path) -> None:
     assert again.invoke(ASKED) == chain.invoke(ASKED)
     assert again == chain
     assert (info.kind, info.type, info.description) == ("langchain", "RunnableSequence", "the oracle")
-    assert info.classes == ("tests.agents.snapshots.kit.Scripted",)
+    assert info.classes == ("tests.snapshots.kit.Scripted",)
     assert info.secrets == ()
     assert info.versions["holdfast"] == __version__
     assert {"langchain", "langchain-core", "python"} <= info.versions.keys()
@@ -318,7 +318,7 @@ def test_another_process_answers_the_same(path: Path) -> None:
     code = (
         "import sys\n"
         "from holdfast import snapshots\n"
-        "from tests.agents.snapshots.kit import Scripted\n"
+        "from tests.snapshots.kit import Scripted\n"
         "chain = snapshots.restore(sys.argv[1], allow=[Scripted])\n"
         "sys.stdout.write(chain.invoke({'who': 'an oracle', 'question': 'Shall I?'}))\n"
     )
