@@ -19,7 +19,7 @@ from pathlib import Path
 
 import holdfast
 from benchmarks.measure import Figure, Result
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 from holdfast.history.search import Page
 
 MESSAGES = 1_000_000
@@ -112,7 +112,7 @@ def main() -> None:
         url = options.url or f"sqlite:///{Path(folder)}/search.db"
         with holdfast.open(url) as store:
             if not store.engine.ground.backend.capabilities.words:
-                raise Unsupported("this store keeps no index of words", where=url)
+                raise UnsupportedError("this store keeps no index of words", where=url)
             for figure in searched(store, options.messages):
                 print(f"{figure.name:50} {figure.value:8.1f} ms ({figure.note})")
 

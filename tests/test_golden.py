@@ -59,7 +59,7 @@ from holdfast.engine.model.operations import (
     encode_operation,
 )
 from holdfast.engine.model.steps import Header, Parent, Step
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.interfaces.langgraph.contents import Serialized
 from tests.codec import app
 from tests.codec.values import identical
@@ -118,7 +118,7 @@ VALUES: dict[str, Any] = {
     "enum": app.Colour.GREEN,
     "flag": app.Access.READ | app.Access.RUN,
     "exception": app.AgentError("failed", code=3),
-    "error of the library": NotFound("no thread 'a'", where="t/a", hint="Name another"),
+    "error of the library": NotFoundError("no thread 'a'", where="t/a", hint="Name another"),
     "reference": dict,
     "registered": app.Temperature(3.5),
     "human message": HumanMessage("hi", id="1"),

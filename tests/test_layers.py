@@ -300,7 +300,7 @@ def test_checker_catches(tmp_path: Path, subtests: pytest.Subtests) -> None:
 ALLOWED = [
     ("engine/a.py", "import os, time, asyncio\nopen('x')\ntime.time()"),
     ("engine/a.py", "import re\nre.compile('x')"),
-    ("engine/a.py", "from holdfast import errors\nfrom holdfast.errors import Conflict"),
+    ("engine/a.py", "from holdfast import errors\nfrom holdfast.errors import ConflictError"),
     ("engine/a.py", "load(x, allow_pickle=False)"),
     ("engine/a.py", "x = 1\n" * MAX_LINES),
     ("interfaces/cli/a.py", "import holdfast"),

@@ -98,7 +98,7 @@ def work(repository: Path, url: str) -> None:
         print("stage:    ", agent.transition("stage", ["tides.md"]))
         try:
             agent.git("push")
-        except holdfast.Denied as denied:
+        except holdfast.DeniedError as denied:
             print("push:     ", denied.what)
         agent.stop()
 

@@ -38,7 +38,7 @@ async def hand_over(greeter: AsyncKept[Greeter], poet: Poet, subject: str) -> No
     greeter.context["subject"] = subject
     try:
         await greeter.transfer(poet, reason=f"a haiku on {subject}")
-    except holdfast.Denied as refused:
+    except holdfast.DeniedError as refused:
         print("refused:", refused.what)
     print(f"{subject}: the greeter has {len(greeter.conversation)} messages, the poet {len(poet.conversation)}")
 

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from holdfast.engine.trace_context import correlation as correlation
     from holdfast.engine.types import Checkpoint as Checkpoint
     from holdfast.engine.types import Thread as Thread
-    from holdfast.errors import Config as Config
-    from holdfast.errors import Conflict as Conflict
-    from holdfast.errors import Corrupt as Corrupt
-    from holdfast.errors import Denied as Denied
-    from holdfast.errors import HandlerFailed as HandlerFailed
+    from holdfast.errors import ConfigError as ConfigError
+    from holdfast.errors import ConflictError as ConflictError
+    from holdfast.errors import CorruptError as CorruptError
+    from holdfast.errors import DeniedError as DeniedError
+    from holdfast.errors import HandlerError as HandlerError
     from holdfast.errors import HoldfastError as HoldfastError
-    from holdfast.errors import Invalid as Invalid
-    from holdfast.errors import NotFound as NotFound
-    from holdfast.errors import Transient as Transient
-    from holdfast.errors import Unanswered as Unanswered
-    from holdfast.errors import Unavailable as Unavailable
-    from holdfast.errors import Uncertain as Uncertain
-    from holdfast.errors import Unsupported as Unsupported
-    from holdfast.errors import Veto as Veto
+    from holdfast.errors import InvalidError as InvalidError
+    from holdfast.errors import NotFoundError as NotFoundError
+    from holdfast.errors import OutcomeUnknownError as OutcomeUnknownError
+    from holdfast.errors import RequestTimeoutError as RequestTimeoutError
+    from holdfast.errors import TransientError as TransientError
+    from holdfast.errors import UnavailableError as UnavailableError
+    from holdfast.errors import UnsupportedError as UnsupportedError
+    from holdfast.errors import VetoError as VetoError
     from holdfast.history.merge import LEAVE as LEAVE
     from holdfast.history.merge import Clash as Clash
     from holdfast.maintenance.doctor.run import doctor as doctor
@@ -80,20 +80,20 @@ _AUTOSAVE = (
 _CHECKPOINTER = ("AsyncCheckpointer", "Checkpointer")
 _CHECKPOINTS = ("Checkpoint", "Thread")
 _ERRORS = (
-    "Config",
-    "Conflict",
-    "Corrupt",
-    "Denied",
-    "HandlerFailed",
+    "ConfigError",
+    "ConflictError",
+    "CorruptError",
+    "DeniedError",
+    "HandlerError",
     "HoldfastError",
-    "Invalid",
-    "NotFound",
-    "Transient",
-    "Unanswered",
-    "Unavailable",
-    "Uncertain",
-    "Unsupported",
-    "Veto",
+    "InvalidError",
+    "NotFoundError",
+    "TransientError",
+    "RequestTimeoutError",
+    "UnavailableError",
+    "OutcomeUnknownError",
+    "UnsupportedError",
+    "VetoError",
 )
 _CODEC = ("Codec", "Inert", "Limits", "Registry")
 _DOCTOR = ("doctor",)

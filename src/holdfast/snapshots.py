@@ -31,14 +31,14 @@ from holdfast.agents.snapshots.api import (
 )
 from holdfast.agents.snapshots.header import Listed, SnapshotInfo
 from holdfast.errors import (
-    SnapshotCorrupt,
+    SnapshotCorruptError,
     SnapshotError,
-    SnapshotExists,
-    SnapshotInvalid,
-    SnapshotNotFound,
-    SnapshotRefused,
-    SnapshotTooLarge,
-    SnapshotUnsupported,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    SnapshotRefusedError,
+    SnapshotTooLargeError,
+    SnapshotUnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Listed",
     "Saved",
-    "SnapshotCorrupt",
+    "SnapshotCorruptError",
     "SnapshotError",
-    "SnapshotExists",
+    "SnapshotExistsError",
     "SnapshotInfo",
-    "SnapshotInvalid",
-    "SnapshotNotFound",
-    "SnapshotRefused",
-    "SnapshotTooLarge",
-    "SnapshotUnsupported",
+    "SnapshotInvalidError",
+    "SnapshotNotFoundError",
+    "SnapshotRefusedError",
+    "SnapshotTooLargeError",
+    "SnapshotUnsupportedError",
     "adelete",
     "aexists",
     "ainfo",

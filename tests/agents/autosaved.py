@@ -16,7 +16,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, Transient, Uncertain
+from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
 from holdfast.store.store import AsyncStore, Store
 
 
@@ -72,7 +72,7 @@ class Wobbly(Wrapper):
 
     def fail(self, error: Callable[[], HoldfastError] | None = None) -> None:
         """Be down."""
-        self.error = error or (lambda: Transient("the store is down"))
+        self.error = error or (lambda: TransientError("the store is down"))
 
     def work(self) -> None:
         """Be back."""
@@ -88,7 +88,7 @@ class Wobbly(Wrapper):
         outcome = await self.inner.apply(batch)
         if self.lose and outcome is None:
             self.lose -= 1
-            raise Uncertain("no answer came")
+            raise OutcomeUnknownError("no answer came")
         return outcome
 
     def _check(self) -> None:

@@ -31,7 +31,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.wrappers import Wrapper
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.agents.workers import store_on
 
@@ -292,7 +292,7 @@ def play(scene: Scene, backend: Backend, stage: Stage) -> Base:
     elif scene.kind == "transfer":
         try:
             agent.transfer("b" if "id" in scene.name else agents[1], context={"topic": "billing"}, reason="handed")
-        except Denied:
+        except DeniedError:
             assert "refused" in scene.name
     elif scene.trigger == "fail":
         agent.fail("it is broken")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.errors import Denied, Invalid
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.store.store import Store
 from tests.agents.greeters import Greeter, opened
 
@@ -34,7 +34,7 @@ def test_an_identity_has_its_own_agent(store: Store) -> None:
     assert step.actor == "agent:a"
     assert {each.actor for each in store.audit(kind="agent", actor="agent:a")} == {"agent:a"}
     for use in (act.agents.load, act.agents.restore, act.agents.delete, act.agents.exists, act.agents.messages):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             use("b")
     denied = store.audit(actor="agent:a", kind="denied")
     assert len(denied) == 5
@@ -45,7 +45,7 @@ def test_a_denial_does_not_tell_whether_there_is_such_an_agent(store: Store) -> 
     act = store.acting_as(agent="a")
     texts = []
     for name in ("b", "nobody"):
-        with pytest.raises(Denied) as caught:
+        with pytest.raises(DeniedError) as caught:
             act.agents.load(name)
         texts.append(str(caught.value).replace(name, "…"))
     assert texts[0] == texts[1]
@@ -57,7 +57,7 @@ def test_a_right_is_granted_and_taken_back(store: Store) -> None:
     assert act.agents.load("b").version == 1
     assert [each.id for each in act.agents.list()] == ["a", "b"]
     agent = act.agents.restore("b")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         agent.save()
     both = store.access.grant("agent:a", "both", "agent:b")
     agent.greet("Ada")
@@ -65,7 +65,7 @@ def test_a_right_is_granted_and_taken_back(store: Store) -> None:
     store.access.revoke(both)
     store.access.revoke(grant)
     agent.greet("Bob")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         agent.save()
     assert store.agents.load("b").version == 2
 
@@ -77,14 +77,14 @@ def test_messages_are_not_read_under_a_right_that_is_gone(store: Store) -> None:
     grant = store.access.grant("agent:a", "read", "agent:b")
     agent = store.acting_as(agent="a").agents.restore("b")
     store.access.revoke(grant)
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         agent.conversation.all()
 
 
 def test_a_live_agent_of_the_owner_is_not_saved_by_another(store: Store) -> None:
     agent = store.agents.restore("b")
     agent.greet("Ada")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.acting_as(agent="a").agents.save(agent)
     assert store.agents.load("b").version == 1
 
@@ -93,7 +93,7 @@ def test_who_only_reads_saves_nothing(store: Store) -> None:
     act = store.acting_as(agent="a", mode="read-only")
     agent = act.agents.restore("a")
     for use in (agent.save, agent.start, lambda: agent.transition("work"), lambda: act.agents.delete("a")):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             use()
     assert (agent.state, agent.status, store.agents.load("a").version) == ("idle", "created", 1)
 
@@ -103,9 +103,9 @@ def test_what_is_no_id_is_refused(store: Store, subtests: pytest.Subtests) -> No
     for id in wrong:
         with subtests.test(id=repr(id)[:12]):
             for use in (store.agents.load, store.agents.exists, store.agents.delete, store.agents.restore):
-                with pytest.raises(Invalid):
+                with pytest.raises(InvalidError):
                     use(id)
-            with pytest.raises(Invalid):
+            with pytest.raises(InvalidError):
                 Greeter().attach(store, id)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.agents import AsyncPersistentAgent, Persistent, PersistentAgent, registry
 from holdfast.backends.memory import Memory
-from holdfast.errors import Invalid, NotFound, Unsupported
+from holdfast.errors import InvalidError, NotFoundError, UnsupportedError
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.codec.values import values
 
@@ -43,9 +43,9 @@ def test_an_agent_without_a_store_is_a_plain_object() -> None:
     assert (agent.status, agent.state) == ("created", "idle")
     assert (len(agent.conversation), agent.greeted, agent.configuration) == (1, ["Ada"], {"greeting": "Hi"})
     assert isinstance(agent, Persistent)
-    with pytest.raises(Invalid, match="no store to be kept in"):
+    with pytest.raises(InvalidError, match="no store to be kept in"):
         agent.save()
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         _ = agent.id
 
 
@@ -91,13 +91,13 @@ def test_fields_are_what_is_annotated() -> None:
 
 
 def test_a_field_cannot_hide_what_every_agent_has() -> None:
-    with pytest.raises(Invalid, match="'status' is something that every agent has"):
+    with pytest.raises(InvalidError, match="'status' is something that every agent has"):
 
         class Hiding(PersistentAgent, name="tests: hiding"):
             status: str = ""  # type: ignore[assignment]
 
     for name in ("attach", "persist", "machine", "spec"):
-        with pytest.raises(Invalid, match=f"'{name}' is something that every agent has"):
+        with pytest.raises(InvalidError, match=f"'{name}' is something that every agent has"):
             type("Hiding", (PersistentAgent,), {"__annotations__": {name: int}, "__module__": __name__})
 
 
@@ -105,7 +105,7 @@ def test_an_abstract_class_has_no_agents() -> None:
     class Base(PersistentAgent, abstract=True):
         pass
 
-    with pytest.raises(Invalid, match="abstract"):
+    with pytest.raises(InvalidError, match="abstract"):
         Base().attach(opened(Memory()), "a")
 
 
@@ -117,11 +117,11 @@ def test_policies_are_inherited_and_checked() -> None:
         pass
 
     assert (MoreSo.spec.settings.on_corrupt, MoreSo.spec.settings.on_conflict) == ("last-good", "refuse")
-    with pytest.raises(Invalid, match="on_corrupt is one of raise, last-good"):
+    with pytest.raises(InvalidError, match="on_corrupt is one of raise, last-good"):
         MoreSo().attach(opened(Memory()), "a", on_corrupt="ignore")  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="nothing to say about an agent as 'on_curropt'"):
+    with pytest.raises(InvalidError, match="nothing to say about an agent as 'on_curropt'"):
         MoreSo().attach(opened(Memory()), "a", on_curropt="raise")  # type: ignore[call-arg]
-    with pytest.raises(Invalid, match="autosave is an Autosave, or None, not 5"):
+    with pytest.raises(InvalidError, match="autosave is an Autosave, or None, not 5"):
         MoreSo().attach(opened(Memory()), "a", autosave=5)  # type: ignore[arg-type]
 
 
@@ -129,7 +129,7 @@ def test_names_are_those_of_one_class() -> None:
     class First(PersistentAgent, name="tests: twice"):
         pass
 
-    with pytest.raises(Invalid, match="another class of agents has the name 'tests: twice'"):
+    with pytest.raises(InvalidError, match="another class of agents has the name 'tests: twice'"):
 
         class Second(PersistentAgent, name="tests: twice"):
             pass
@@ -204,9 +204,9 @@ def test_the_same_for_asyncio() -> None:
 
 
 def test_kinds_of_agents_and_of_stores_go_together() -> None:
-    with pytest.raises(Invalid, match="a Greeter is kept in a Store"):
+    with pytest.raises(InvalidError, match="a Greeter is kept in a Store"):
         Greeter().attach(aopened(Memory()), "a")
-    with pytest.raises(Invalid, match="a AsyncGreeter is kept in an AsyncStore"):
+    with pytest.raises(InvalidError, match="a AsyncGreeter is kept in an AsyncStore"):
         AsyncGreeter().attach(opened(Memory()), "a")
     assert issubclass(AsyncGreeter, AsyncPersistentAgent)
 
@@ -229,7 +229,7 @@ def test_a_constructor_of_its_own_is_given_the_configuration() -> None:
 
     Other("m").attach(opened(backend), "b").save()
     Other.__init__ = lambda self: None  # type: ignore[method-assign,assignment,misc]
-    with pytest.raises(Invalid, match=r"cannot be made of the configuration \['engine'\]") as caught:
+    with pytest.raises(InvalidError, match=r"cannot be made of the configuration \['engine'\]") as caught:
         opened(backend).agents.restore("b")
     assert caught.value.code == "agent-invalid"
 
@@ -279,13 +279,13 @@ def test_an_object_does_not_take_over_an_agent_of_another_class() -> None:
     store = opened(Memory())
     store.agents.create(Greeter, "a").greet("Ada")
     for name in ("start", "reload"):
-        with pytest.raises(Invalid, match="is of the class 'tests: greeter', and this one is of 'tests: other'"):
+        with pytest.raises(InvalidError, match="is of the class 'tests: greeter', and this one is of 'tests: other'"):
             getattr(Other().attach(store, "a"), name)()
     mine = Other().attach(store, "b", on_conflict="merge")
     mine.save()
     store.agents.delete("b")
     store.agents.create(Greeter, "b")
-    with pytest.raises(Invalid, match="is of the class"):
+    with pytest.raises(InvalidError, match="is of the class"):
         mine.save()
     assert [store.agents.load(each).kind for each in "ab"] == ["tests: greeter"] * 2
 
@@ -316,7 +316,7 @@ def test_without_its_class_an_agent_is_not_made() -> None:
     backend = Memory()
     Known().attach(opened(backend), "a").save()
     registry.forget("tests: known")
-    with pytest.raises(NotFound, match="no class of agents is registered as 'tests: known'") as caught:
+    with pytest.raises(NotFoundError, match="no class of agents is registered as 'tests: known'") as caught:
         opened(backend).agents.restore("a")
     assert caught.value.code == "agent-class-unknown"
     assert "Import the module that declares it" in caught.value.hint
@@ -331,7 +331,7 @@ def test_what_validate_refuses_is_not_saved() -> None:
     agent = Greeter().attach(store, "g")
     agent.save()
     agent.count = -1
-    with pytest.raises(Invalid, match="nobody greets less than nobody") as caught:
+    with pytest.raises(InvalidError, match="nobody greets less than nobody") as caught:
         agent.save()
     assert caught.value.code == "agent-invalid"
     assert isinstance(caught.value.__cause__, ValueError)
@@ -348,10 +348,10 @@ def test_nor_taken_on(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Greeter().attach(opened(backend), "g")
     agent.count = 9
     monkeypatch.setattr(Greeter, "validate", lambda _self, _fields: 1 / 0)
-    with pytest.raises(Invalid, match="division by zero"):
+    with pytest.raises(InvalidError, match="division by zero"):
         agent.reload()
     assert (agent.count, agent.version) == (9, 0)
-    with pytest.raises(Invalid, match="division by zero"):
+    with pytest.raises(InvalidError, match="division by zero"):
         opened(backend).agents.restore("g")
 
 
@@ -361,7 +361,7 @@ def test_validate_is_a_plain_function() -> None:
             """Nobody awaits it."""
 
     async def main() -> None:
-        with pytest.raises(Invalid, match="validate is a plain function"):
+        with pytest.raises(InvalidError, match="validate is a plain function"):
             await Waiting().attach(aopened(Memory()), "a").save()
 
     asyncio.run(main())
@@ -401,7 +401,7 @@ def test_another_schema_is_refused_and_nothing_is_lost(now: str, hint: str) -> N
     backend = Memory()
     versioned("1")().attach(opened(backend), "a").save()
     versioned(now)
-    with pytest.raises(Unsupported, match="fields of schema '1'") as caught:
+    with pytest.raises(UnsupportedError, match="fields of schema '1'") as caught:
         opened(backend).agents.restore("a")
     assert caught.value.code == "agent-schema"
     assert hint in caught.value.hint
@@ -412,7 +412,7 @@ def test_an_upgrade_that_returns_nothing_is_told() -> None:
     backend = Memory()
     versioned("1")().attach(opened(backend), "a").save()
     versioned("2", upgrade=staticmethod(lambda fields, schema: None))
-    with pytest.raises(Invalid, match="upgrade returns a dict of fields"):
+    with pytest.raises(InvalidError, match="upgrade returns a dict of fields"):
         opened(backend).agents.restore("a")
 
 
@@ -455,5 +455,5 @@ def test_an_author_says_what_is_kept() -> None:
         def persist(self) -> Mapping[str, Any]:
             return ["shown"]  # type: ignore[return-value]
 
-    with pytest.raises(Invalid, match="persist returns a dict"):
+    with pytest.raises(InvalidError, match="persist returns a dict"):
         Wrong().attach(opened(backend), "b").save()

@@ -19,7 +19,7 @@ from holdfast.backends.tables import NODES, OBJECTS, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.guard import FREELY
 from holdfast.engine.model.operations import Set
-from holdfast.errors import Conflict, Denied, Invalid, NotFound, Unsupported
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
 from tests.state.kit import SECOND, Clock
@@ -44,12 +44,12 @@ def test_an_agent_is_created_by_class_or_by_name_and_once() -> None:
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     assert (agent.version, agent.status, agent.configuration) == (1, "created", {"greeting": "Hi"})
     assert type(store.agents.create("tests: greeter", "b")) is Greeter
-    with pytest.raises(Conflict, match="an agent of this id already") as caught:
+    with pytest.raises(ConflictError, match="an agent of this id already") as caught:
         store.agents.create(Greeter, "a")
     assert caught.value.code == "agent-exists"
-    with pytest.raises(NotFound, match="is not registered as a class of agents"):
+    with pytest.raises(NotFoundError, match="is not registered as a class of agents"):
         store.agents.create(dict, "c")
-    with pytest.raises(NotFound, match="registered as 'nobody'"):
+    with pytest.raises(NotFoundError, match="registered as 'nobody'"):
         store.agents.create("nobody", "c")
     assert [each.kind for each in store.agents.history("a")] == ["create"]
     assert store.agents.exists("a")
@@ -70,22 +70,22 @@ def test_an_agent_is_loaded_as_it_was() -> None:
     assert store.agents.load("a", at=third.checkpoint) == third
     assert (third.updated, third.created) == (START + timedelta(seconds=20), START)
     for version in (0, 6, -1):
-        with pytest.raises(NotFound, match="no version"):
+        with pytest.raises(NotFoundError, match="no version"):
             store.agents.load("a", version=version)
-    with pytest.raises(NotFound, match="no such agent"):
+    with pytest.raises(NotFoundError, match="no such agent"):
         store.agents.load("nobody")
-    with pytest.raises(Invalid, match="not both"):
+    with pytest.raises(InvalidError, match="not both"):
         store.agents.load("a", version=1, at=START)
 
 
 def test_only_an_agent_of_this_store_is_saved_here() -> None:
     store, other = opened(Memory()), opened(Memory())
     agent = store.agents.create(Greeter, "a")
-    with pytest.raises(Invalid, match="attached to another store"):
+    with pytest.raises(InvalidError, match="attached to another store"):
         other.agents.save(agent)
-    with pytest.raises(Invalid, match="saved by what attach returned"):
+    with pytest.raises(InvalidError, match="saved by what attach returned"):
         store.agents.save(object())  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="is kept already"):
+    with pytest.raises(InvalidError, match="is kept already"):
         store.agents.attach(store.agents.attach(_Plain(), "b", kind=_plain()), "c", kind=_plain())
 
 
@@ -148,9 +148,9 @@ def test_lists_are_filtered_and_come_in_pages() -> None:
     assert last == AgentInfo(
         "d", "tests: greeter", "stopped", "idle", 2, START, START + timedelta(seconds=60), 1, {}, False
     )
-    with pytest.raises(Invalid, match="the status is one of"):
+    with pytest.raises(InvalidError, match="the status is one of"):
         listed(status="asleep")  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="datetime"):
+    with pytest.raises(InvalidError, match="datetime"):
         listed(since="yesterday")  # type: ignore[arg-type]
 
 
@@ -259,7 +259,7 @@ def test_an_agent_is_exported_and_imported() -> None:
     assert twin.notes == {"when": START}
     assert twin.greet("Bob") == original.greet("Bob")
     assert store.agents.import_(document, id="b").id == "b"
-    with pytest.raises(Conflict, match="an agent of this id already"):
+    with pytest.raises(ConflictError, match="an agent of this id already"):
         store.agents.import_(document)
     assert store.agents.export("a", version=1)["version"] == 1
     assert [each.kind for each in other.agents.history("a")] == ["import"]
@@ -268,12 +268,12 @@ def test_an_agent_is_exported_and_imported() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"holdfast": "thread"}, Invalid),
-        ({"format": 99}, Unsupported),
-        ({"state": []}, Invalid),
-        ({"state": {"class": "x"}}, Invalid),
-        ({"id": "../x"}, Invalid),
-        ({"id": None}, Invalid),
+        ({"holdfast": "thread"}, InvalidError),
+        ({"format": 99}, UnsupportedError),
+        ({"state": []}, InvalidError),
+        ({"state": {"class": "x"}}, InvalidError),
+        ({"id": "../x"}, InvalidError),
+        ({"id": None}, InvalidError),
     ],
     ids=["kind", "format", "list", "incomplete", "path", "none"],
 )
@@ -282,11 +282,11 @@ def test_what_is_no_document_is_refused(change: dict[str, Any], error: type[Exce
     document = store.agents.export(filled(store, "a")["a"].id)
     with pytest.raises(error):
         opened(Memory()).agents.import_({**document, **change})
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.agents.import_({**document, "state": {**document["state"], "conversation": {}}}, id="b")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.agents.import_({**document, "state": {**document["state"], "counts": 3}}, id="b")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.agents.import_("text")  # type: ignore[arg-type]
     assert ids(store.agents.list()) == ["a"]
 
@@ -317,7 +317,7 @@ def test_counts_that_are_none_are_refused(counts: dict[str, Any]) -> None:
     store.agents.create(Greeter, "a")
     document = store.agents.export("a")
     document["state"]["counts"] = counts
-    with pytest.raises(Invalid, match="no state of an agent"):
+    with pytest.raises(InvalidError, match="no state of an agent"):
         store.agents.import_(document, id="b")
 
 
@@ -328,7 +328,7 @@ def test_what_is_under_way_is_what_an_agent_saves(change: dict[str, Any]) -> Non
     document, codec = store.agents.export("a"), store._handle.codec
     pending = {"kind": "transition", "trigger": "t", "source": "s", "target": "t", "time": START, **change}
     document["state"]["pending"] = codec.to_json(pending)
-    with pytest.raises(Invalid, match="under way cannot be read"):
+    with pytest.raises(InvalidError, match="under way cannot be read"):
         store.agents.import_(document, id="b")
     assert not store.agents.exists("b")
 
@@ -370,7 +370,7 @@ def test_a_version_that_was_pruned_is_told_in_terms_of_agents() -> None:
         agent.save()
     store.prune(keep_last=1)
     for asked in ({"version": 2}, {"at": first}, {"at": START - timedelta(days=1)}):
-        with pytest.raises(NotFound) as caught:
+        with pytest.raises(NotFoundError) as caught:
             store.agents.load("a", **asked)
         assert "agents:" not in str(caught.value)
         assert "store.agents.history('a')" in caught.value.hint
@@ -391,9 +391,9 @@ def test_an_agent_is_deleted_and_the_audit_keeps_what_it_tells() -> None:
     assert ("change", "remove") in told
     assert store.verify().findings == []
     assert store.audit_verify().findings == []
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.agents.delete("a")
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         agent.save()
     assert caught.value.code == "agent-conflict"
     assert store.agents.create(Greeter, "a").version == 1
@@ -403,7 +403,7 @@ def test_what_is_held_is_not_deleted() -> None:
     store = opened(Memory())
     filled(store, "a")
     store.hold("␞agents:a", reason="a dispute")
-    with pytest.raises(Denied, match="a dispute"):
+    with pytest.raises(DeniedError, match="a dispute"):
         store.agents.delete("a")
     assert store.agents.exists("a")
     store.release("␞agents:a")
@@ -446,7 +446,7 @@ def test_a_line_that_is_no_agents_is_said_to_be_corrupt(channel: str, value: Any
     line, point = agent.keeper.line, agent.keeper.point
     delta = Delta({channel: Set(store.engine.ground.codec.pack(value))})
     run(line.save(line.saving("save", delta, point, {}, [], FREELY)))
-    with pytest.raises(holdfast.Corrupt, match=what):
+    with pytest.raises(holdfast.CorruptError, match=what):
         store.agents.load("a")
     assert store.agents.restore("a", on_corrupt="last-good").version == 2
 
@@ -456,7 +456,7 @@ def test_a_channel_that_is_missing_is_corrupt_too() -> None:
     agent = filled(store, "a")["a"]
     line, point = agent.keeper.line, agent.keeper.point
     run(line.save(line.saving("save", Delta(removed=["context"]), point, {}, [], FREELY)))
-    with pytest.raises(holdfast.Corrupt, match="the agent has no context"):
+    with pytest.raises(holdfast.CorruptError, match="the agent has no context"):
         store.agents.load("a")
 
 
@@ -469,7 +469,7 @@ def test_an_agent_that_is_saved_while_it_is_deleted_is_gone_or_there() -> None:
         other.agents.delete("a")
     assert not store.agents.exists("a")
     again = store.agents.create(Greeter, "a")
-    with pytest.raises(Conflict), backend.interfere(lambda: other.agents.delete("a")):
+    with pytest.raises(ConflictError), backend.interfere(lambda: other.agents.delete("a")):
         again.save()
     assert not store.agents.exists("a")
 

@@ -86,7 +86,7 @@ def test_old_versions_are_pruned_when_asked_for_and_the_agent_stays(store: Store
     store.prune(keep_last=2)
     assert store.agents.load("a") == before
     assert len(store.agents.history("a", limit=100)) == 2
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(holdfast.NotFoundError):
         store.agents.load("a", version=3)
     assert len(store.agents.messages("a")) == 40
     agent.start()
@@ -111,7 +111,7 @@ def test_held_and_repaired(store: Store, tmp_path: Path) -> None:
         body[-1] ^= 1
         run(backend.apply([Put(STEPS, Row(rows[-1].key, rows[-1].columns, bytes(body)))]))
         store.engine.ground.cache.clear()
-        with pytest.raises(holdfast.Corrupt):
+        with pytest.raises(holdfast.CorruptError):
             store.agents.load("a")
         store.repair(mirror)
         store.engine.ground.cache.clear()

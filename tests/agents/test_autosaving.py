@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.runtime.autosave import Saver
 from holdfast.agents.runtime.dirty_tracker import Watch
-from holdfast.errors import Config, Conflict, Denied, Transient, Unavailable
+from holdfast.errors import ConfigError, ConflictError, DeniedError, TransientError, UnavailableError
 from tests.agents.autosaved import Clock, Noter, wobbly
 
 
@@ -60,7 +60,7 @@ WRONG: list[dict[str, Any]] = [
 
 def test_wrong_settings_are_refused(subtests: pytest.Subtests) -> None:
     for wrong in WRONG:
-        with subtests.test(wrong=wrong), pytest.raises(Config, match=next(iter(wrong))):
+        with subtests.test(wrong=wrong), pytest.raises(ConfigError, match=next(iter(wrong))):
             Autosave(**wrong)
 
 
@@ -97,7 +97,7 @@ def test_pauses_after_failures_grow_and_end_with_a_success() -> None:
     watch.changed(1)
     pauses = []
     for _ in range(8):
-        watch.failed(Transient("down"))
+        watch.failed(TransientError("down"))
         pauses.append(watch.due() - clock.now)
         clock.now = watch.due()
     for pause, most in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
@@ -113,7 +113,7 @@ def test_pauses_are_by_chance() -> None:
     for _ in range(5):
         watch, _, clock = watched()
         watch.changed(1)
-        watch.failed(Transient("down"))
+        watch.failed(TransientError("down"))
         several.add(watch.due() - clock.now)
     assert len(several) > 1
 
@@ -121,10 +121,12 @@ def test_pauses_are_by_chance() -> None:
 def test_the_breaker_opens_for_the_store_and_not_for_what_is_the_agents_own() -> None:
     watch, _, clock = watched(failures=3, rest=5.0, longest_rest=12.0)
     for _ in range(10):
-        assert not watch.failed(Denied("it may not"))
+        assert not watch.failed(DeniedError("it may not"))
         assert not watch.failed(ValueError("its own"))
     assert watch.breaker.state == "on"
-    opened = [watch.failed(error) for error in (Transient("down"), Unavailable("full"), Transient("down"))]
+    opened = [
+        watch.failed(error) for error in (TransientError("down"), UnavailableError("full"), TransientError("down"))
+    ]
     assert opened == [False, False, True]
     assert watch.breaker.state == "off"
     assert not watch.breaker.lets()
@@ -133,7 +135,7 @@ def test_the_breaker_opens_for_the_store_and_not_for_what_is_the_agents_own() ->
         clock.now = watch.breaker.until / 1e9
         assert watch.breaker.lets()
         assert not watch.breaker.lets()  # one at a time
-        assert not watch.failed(Transient("still"))
+        assert not watch.failed(TransientError("still"))
         rests.append(round(watch.breaker.until / 1e9 - clock.now, 3))
     assert rests == [10.0, 12.0, 12.0]
     clock.now += 12
@@ -155,7 +157,9 @@ def test_agents_with_the_same_settings_share_a_breaker() -> None:
     assert one is not other
 
 
-@pytest.mark.parametrize("error", [Conflict("taken"), Unavailable("closed", code="closed")], ids=["conflict", "closed"])
+@pytest.mark.parametrize(
+    "error", [ConflictError("taken"), UnavailableError("closed", code="closed")], ids=["conflict", "closed"]
+)
 def test_what_cannot_pass_halts_it_until_it_is_saved(error: Exception) -> None:
     watch, _, _ = watched()
     watch.changed(1)
@@ -196,7 +200,7 @@ def test_whatever_happens_nothing_is_forgotten(moves: list[str]) -> None:
             watch.saved(mark)
             saved, mark = max(saved, mark), None
         elif move == "fail":
-            watch.failed(Transient("down"))
+            watch.failed(TransientError("down"))
         unsaved = made[saved:]
         assert watch.unsaved == len(unsaved)
         assert (watch.oldest > 0) <= bool(unsaved)

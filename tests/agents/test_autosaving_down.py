@@ -25,7 +25,7 @@ from holdfast.backends.interface import Batch, Call
 from holdfast.backends.memory import Memory
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.errors import Transient
+from holdfast.errors import TransientError
 from holdfast.store.store import AsyncStore, Store
 from tests import servers
 from tests.agents.autosaved import AsyncNoter, Noter, Wobbly, patiently, steps, timely
@@ -130,7 +130,7 @@ def live(store: Store, diary: Diary, outage: Outage, settings: Autosave, patienc
     """The life of an agent of a `Store`."""
     agent = Noter().attach(store, "sync", autosave=settings)
     while not agent.version:
-        with suppress(Transient):  # a busy machine takes longer than the store may
+        with suppress(TransientError):  # a busy machine takes longer than the store may
             agent.start()
     outage.begun.release()
     while not outage.over.is_set():
@@ -146,7 +146,7 @@ async def alive(store: AsyncStore, diary: Diary, outage: Outage, settings: Autos
     """The same on an event loop."""
     agent = AsyncNoter().attach(store, "async", autosave=settings)
     while not agent.version:
-        with suppress(Transient):
+        with suppress(TransientError):
             await agent.start()
     outage.begun.release()
     while not outage.over.is_set():
@@ -267,7 +267,7 @@ def outage_of_postgres(settings: Autosave, seconds: float, timeout: float) -> No
 def _insisted(ask: Callable[[], T]) -> T:
     """What is asked for, of a store that gives up sooner than a busy machine may take."""
     for _ in range(20):
-        with suppress(Transient):
+        with suppress(TransientError):
             return ask()
     return ask()
 

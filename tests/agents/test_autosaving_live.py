@@ -25,7 +25,7 @@ from holdfast.agents.definition.callbacks import called
 from holdfast.agents.runtime.change_block import undisturbed
 from holdfast.agents.runtime.dirty_tracker import Busy
 from holdfast.agents.runtime.save_queue import Lane, _is_ending
-from holdfast.errors import Conflict, Transient
+from holdfast.errors import ConflictError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, threads, until, wobbly
 
 QUICK = Autosave(interval=0.05, changes=10, pause=0.01, longest_pause=0.02)
@@ -433,7 +433,7 @@ def test_a_program_that_ends_while_the_store_is_left_alone_tells_what_is_lost(
     agent.notes.append("really lost")
     agent.changed()
     backend.fail()
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         agent.save()
     refused = backend.refused
     with caplog.at_level(logging.ERROR, "holdfast.agents"):
@@ -630,12 +630,12 @@ def test_a_conflict_halts_autosave_and_is_raised_by_the_next_save() -> None:
         agent.changed()
         until(lambda: not agent.metrics.autosaved)
         made = steps(store, agent)
-        assert isinstance(agent.autosave_error, Conflict)
+        assert isinstance(agent.autosave_error, ConflictError)
         assert agent.notes == ["mine"]
         agent.changed(100)
         time.sleep(0.1)
         assert steps(store, agent) == made
-        with pytest.raises(Conflict) as caught:
+        with pytest.raises(ConflictError) as caught:
             agent.save()
         assert caught.value.code == "agent-conflict"
 
@@ -745,7 +745,7 @@ def test_in_write_through_all_is_saved_when_the_call_returns() -> None:
             raise ZeroDivisionError
         assert agent.metrics.unsaved == 1
         backend.fail()
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             agent.conversation.append({"role": "user", "content": "three"})
         backend.work()
         until(lambda: store.agents.load("a").messages == 3)  # it is tried again in the background
@@ -898,7 +898,7 @@ def test_whatever_the_store_does_all_is_there_in_the_end_and_the_figures_are_rig
             with agent.changing():
                 agent.table["turns"] = agent.table.get("turns", 0) + 1
             if chance.random() < 0.05:
-                with suppress(Transient):
+                with suppress(TransientError):
                     agent.flush()
             time.sleep(chance.random() * 0.01)
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.agents import AgentBuilder, AsyncKept, Kept, Spec, persistent, registry
 from holdfast.backends.memory import Memory
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from tests.agents.greeters import aopened, machine, opened
 
 
@@ -110,9 +110,9 @@ def test_a_decorated_class_says_what_is_kept_of_it() -> None:
 
 
 def test_what_is_no_class_is_not_decorated() -> None:
-    with pytest.raises(Invalid, match="for classes"):
+    with pytest.raises(InvalidError, match="for classes"):
         persistent(name="tests: none")(len)  # type: ignore[type-var]
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         persistent(name="tests: none", fields="count")(Plain)
 
 
@@ -136,7 +136,7 @@ def test_an_object_knows_what_it_is_kept_by() -> None:
         def on_attach(self, kept: Any) -> int:
             return 1
 
-    with pytest.raises(Invalid, match="returns nothing"):
+    with pytest.raises(InvalidError, match="returns nothing"):
         store.agents.create(Waiting, "b")
 
 
@@ -170,7 +170,7 @@ def test_a_builder_takes_functions_in_place_of_methods() -> None:
     kept.fail("broken")
     assert told == ["attach", ("start", 0), "pause", "resume", "stop", "broken"]
     kept.agent.count = -1
-    with pytest.raises(Invalid, match="division|modulo"):
+    with pytest.raises(InvalidError, match="division|modulo"):
         kept.save()
     told.clear()
     kept = opened(backend).agents.restore("a")
@@ -195,7 +195,7 @@ def test_a_builder_takes_a_function_that_makes_agents() -> None:
     def make(model: str) -> dict[str, Any]:
         return {"model": model}
 
-    with pytest.raises(Invalid, match="the fields are not known"):
+    with pytest.raises(InvalidError, match="the fields are not known"):
         AgentBuilder("tests: made").build(make)
     spec = (
         AgentBuilder("tests: made")
@@ -213,9 +213,9 @@ def test_a_builder_takes_a_function_that_makes_agents() -> None:
     attached = store.agents.attach({"model": "n"}, "b", kind=spec, configuration={"model": "n"})
     attached.save()
     assert opened(backend).agents.restore("b").agent == {"model": "n"}
-    with pytest.raises(NotFound, match="is not registered"):
+    with pytest.raises(NotFoundError, match="is not registered"):
         store.agents.attach({}, "c")
-    with pytest.raises(Invalid, match="on_start is a function"):
+    with pytest.raises(InvalidError, match="on_start is a function"):
         AgentBuilder("tests: none").on_start(3)  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.wrappers import Wrapper
 from holdfast.codec import default_codec
 from holdfast.engine.model.packed_state import pack_state
-from holdfast.errors import Conflict, Invalid, NotFound, Uncertain, Unsupported
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, OutcomeUnknownError, UnsupportedError
 from holdfast.store.store import Store
 from tests.agents.counting import added
 from tests.agents.greeters import AsyncGreeter, Greeter, aopened, opened
@@ -39,15 +39,15 @@ def test_the_second_to_save_is_refused_and_stays_as_it_was() -> None:
     other.greeted.append("x")
     other.conversation.append("hello")
     one.save()
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         other.save()
     assert caught.value.code == "agent-conflict"
     assert "agent.reload()" in caught.value.hint
     assert (other.count, other.greeted, other.version, len(other.conversation)) == (5, ["x"], 1, 1)
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         other.transition("work")
     assert (other.state, other.status) == ("idle", "created")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         other.pause() if other.status == "running" else other.stop()
     other.reload()
     assert (other.count, other.greeted, other.version, len(other.conversation)) == (1, [], 2, 0)
@@ -60,7 +60,7 @@ def test_who_never_looked_is_refused_whatever_was_agreed() -> None:
     store = opened(Memory())
     store.agents.create(Greeter, "a")
     for how in ("refuse", "merge", "last-write"):
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             Greeter().attach(store, "a", on_conflict=how).save()
     assert store.agents.load("a").version == 1
 
@@ -98,7 +98,7 @@ def test_what_both_changed_differently_is_refused() -> None:
     one.count, other.count = 1, 2
     other.notes["x"] = 1
     one.save()
-    with pytest.raises(Conflict, match=r"both sides changed fields\.count") as caught:
+    with pytest.raises(ConflictError, match=r"both sides changed fields\.count") as caught:
         other.save()
     assert caught.value.code == "agent-conflict"
     assert (other.count, other.notes, other.version) == (2, {"x": 1}, 1)
@@ -109,11 +109,11 @@ def test_two_transitions_at_once_are_refused_even_if_they_agree(how: Any) -> Non
     store = opened(Memory())
     one, other = two(store, on_conflict=how)
     one.transition("work")
-    with pytest.raises(Conflict, match="both sides changed the state"):
+    with pytest.raises(ConflictError, match="both sides changed the state"):
         other.transition("work")
     assert (other.state, other.version) == ("idle", 1)
     one.stop()
-    with pytest.raises(Conflict, match="both sides changed the status"):
+    with pytest.raises(ConflictError, match="both sides changed the status"):
         other.stop()
     assert [each.kind for each in store.agents.history("a")] == ["lifecycle", "transition", "create"]
 
@@ -121,11 +121,11 @@ def test_two_transitions_at_once_are_refused_even_if_they_agree(how: Any) -> Non
 def test_who_is_in_the_middle_of_something_is_not_disturbed() -> None:
     store = opened(Memory())
     one, other = two(store, on_conflict="merge")
-    caught: list[Conflict] = []
+    caught: list[ConflictError] = []
 
     def meanwhile() -> None:
         other.count = 3
-        with pytest.raises(Conflict, match="in the middle of a lifecycle, 'start'") as error:
+        with pytest.raises(ConflictError, match="in the middle of a lifecycle, 'start'") as error:
             other.save()
         caught.append(error.value)
 
@@ -171,7 +171,7 @@ def test_a_function_that_decides_nothing_is_told(made: Any) -> None:
     one, other = two(store, on_conflict=lambda base, mine, theirs: made)
     one.count, other.count = 1, 2
     one.save()
-    with pytest.raises(Invalid, match="a resolver returns a dict of configuration, fields"):
+    with pytest.raises(InvalidError, match="a resolver returns a dict of configuration, fields"):
         other.save()
     assert other.count == 2
 
@@ -184,7 +184,7 @@ def test_what_a_function_decides_is_checked_before_it_is_taken_on(part: str, val
     one.count, other.count = 1, 2
     one.save()
     for _ in range(2):
-        with pytest.raises((Invalid, Unsupported)):
+        with pytest.raises((InvalidError, UnsupportedError)):
             other.save()
         assert (other.count, other.notes, other.context, other.version) == (2, {}, {}, 1)
     assert store.agents.load("a").fields["count"] == 1
@@ -202,7 +202,7 @@ def test_a_transition_is_merged_with_what_another_saved() -> None:
 
 def test_both_sides_cannot_change_the_form_of_the_fields() -> None:
     base, mine, theirs = (pack_state(default_codec, {"schema": each}) for each in ("1", "2", "3"))
-    with pytest.raises(Conflict, match="both sides changed the schema"):
+    with pytest.raises(ConflictError, match="both sides changed the schema"):
         resolved(default_codec, "merge", Sides(base, mine, theirs), "here")
 
 
@@ -212,13 +212,13 @@ def test_an_agent_that_saves_itself_while_it_is_saved_is_told(monkeypatch: pytes
     for name in ("persist", "validate"):
         with monkeypatch.context() as patch:
             patch.setattr(Greeter, name, lambda self, *_: self.save())
-            with pytest.raises(Invalid, match="is being saved by who called this"):
+            with pytest.raises(InvalidError, match="is being saved by who called this"):
                 agent.save()
     agents: list[Greeter] = []
     agents += two(opened(Memory()), on_conflict=lambda base, mine, theirs: agents[1].reload())
     agents[0].save()
     agents[1].count = 1
-    with pytest.raises(Invalid, match="is being saved by who called this"):
+    with pytest.raises(InvalidError, match="is being saved by who called this"):
         agents[1].save()
 
     async def main() -> None:
@@ -235,10 +235,10 @@ def test_an_agent_that_is_deleted_while_it_is_loaded() -> None:
 
     async def channels(point: Any) -> Any:
         opened(store._handle.engine.ground.backend).agents.delete("a")
-        raise NotFound("the checkpoint is not there any more")
+        raise NotFoundError("the checkpoint is not there any more")
 
     agent.keeper.line.channels = channels
-    with pytest.raises(NotFound, match="no such agent"):
+    with pytest.raises(NotFoundError, match="no such agent"):
         agent.reload()
 
 
@@ -247,7 +247,7 @@ def test_what_is_merged_must_pass_validation() -> None:
     one, other = two(store, on_conflict=lambda base, mine, theirs: {**mine, "fields": {**mine["fields"], "count": -1}})
     one.count, other.count = 1, 2
     one.save()
-    with pytest.raises(Invalid, match="less than nobody"):
+    with pytest.raises(InvalidError, match="less than nobody"):
         other.save()
     assert (other.count, store.agents.load("a").version) == (2, 2)
 
@@ -265,7 +265,7 @@ def test_what_was_made_anew_is_not_merged_with_what_was_deleted(how: Any, longer
         other.greet("Ada")
         other.save()
     mine.count = 7
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         mine.save()
     assert (mine.count, list(mine.conversation), len(store.agents.messages("a"))) == (7, ["mine"], 1 + longer)
 
@@ -308,7 +308,7 @@ def test_a_rewritten_conversation_is_not_merged_with_another() -> None:
     one.conversation.append("from one")
     one.save()
     other.conversation.replace(["other"])
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         other.save()
     assert other.conversation.all() == ["other"]
     other.reload()
@@ -396,7 +396,7 @@ class Unsure(Wrapper):
             return await super().apply(changes)
         if lost:
             await super().apply(changes)
-        raise Uncertain("no answer came")
+        raise OutcomeUnknownError("no answer came")
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
@@ -406,7 +406,7 @@ def test_an_uncertain_save_is_repeated_and_not_doubled(made: bool) -> None:
     agent = store.agents.create(Greeter, "a")
     agent.greet("Ada")
     backend.lost = made
-    with pytest.raises(Uncertain):
+    with pytest.raises(OutcomeUnknownError):
         agent.save()
     assert agent.keeper.doubtful is not None
     agent.greet("Bob")
@@ -425,14 +425,14 @@ def test_an_uncertain_creation_is_repeated_and_not_doubled(made: bool) -> None:
     store = opened(backend)
     for _ in range(2):
         backend.lost = made
-        with pytest.raises(Uncertain):
+        with pytest.raises(OutcomeUnknownError):
             store.agents.create(Greeter, "a", greeting="Hi")
     agent = store.agents.create(Greeter, "a", greeting="Hi")
     assert (agent.version, agent.configuration) == (1, {"greeting": "Hi"})
     assert [each.action for each in store.audit(kind="agent")] == ["create"]
     agent.greet("Ada")
     assert agent.save() == 2
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         store.agents.create(Greeter, "a", greeting="Hi")
     assert caught.value.code == "agent-exists"
 
@@ -441,15 +441,15 @@ def test_an_uncertain_creation_is_not_taken_for_another() -> None:
     backend = Unsure()
     store = opened(backend)
     backend.lost = True
-    with pytest.raises(Uncertain):
+    with pytest.raises(OutcomeUnknownError):
         store.agents.create(Greeter, "a", greeting="Hi")
     for agents, how in ((store.agents, {}), (opened(backend).agents, {"greeting": "Hi"})):
-        with pytest.raises(Conflict) as caught:
+        with pytest.raises(ConflictError) as caught:
             agents.create(Greeter, "a", **how)
         assert caught.value.code == "agent-exists"
     store.agents.delete("a")
     opened(backend).agents.create(Greeter, "a")
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         store.agents.create(Greeter, "a", greeting="Hi")
     assert caught.value.code == "agent-exists"
 
@@ -460,12 +460,12 @@ def test_an_uncertain_save_that_another_came_before_is_a_conflict() -> None:
     agent = store.agents.create(Greeter, "a")
     agent.count = 1
     backend.lost = False
-    with pytest.raises(Uncertain):
+    with pytest.raises(OutcomeUnknownError):
         agent.save()
     other = opened(backend).agents.restore("a")
     other.count = 5
     other.save()
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         agent.save()
     agent.reload()
     assert (agent.count, agent.version) == (5, 2)
@@ -475,7 +475,7 @@ def test_an_uncertain_transition_is_made_sure_of() -> None:
     backend = Unsure()
     agent = opened(backend).agents.create(Greeter, "a")
     backend.lost = True
-    with pytest.raises(Uncertain):
+    with pytest.raises(OutcomeUnknownError):
         agent.transition("work")
     agent.save()
     assert (agent.state, opened(backend).agents.load("a").state) == ("busy", "busy")

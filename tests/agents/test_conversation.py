@@ -21,7 +21,7 @@ from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import CONVERSATIONS
 from holdfast.codec import Inert
-from holdfast.errors import Conflict, Invalid, Transient, Unsupported
+from holdfast.errors import ConflictError, InvalidError, TransientError, UnsupportedError
 
 
 class Talker(PersistentAgent, name="talker-of-tests"):
@@ -117,7 +117,7 @@ def test_places_that_there_are_not(store: holdfast.Store) -> None:
             agent.conversation.get(place)
     assert agent.conversation.last(0) == []
     assert agent.conversation.last(9) == [said("0"), said("1")]
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         agent.conversation.last(-1)
 
 
@@ -208,7 +208,7 @@ def test_what_is_added_while_a_summary_is_made_stays(store: holdfast.Store) -> N
 
     again.conversation.summarize(slow, keep_last=1)
     assert list(store.agents.restore("t").conversation) == [said("sum", "system"), said("9"), said("late")]
-    with pytest.raises(Conflict):  # the other one goes on from before
+    with pytest.raises(ConflictError):  # the other one goes on from before
         agent.save()
 
 
@@ -219,7 +219,7 @@ def test_a_conversation_that_is_rewritten_while_it_is_summarized_is_not_lost(sto
         agent.conversation.clear()
         return said("sum")
 
-    with pytest.raises(Conflict, match="rewritten"):
+    with pytest.raises(ConflictError, match="rewritten"):
         agent.conversation.summarize(other)
     assert list(agent.conversation) == []
 
@@ -262,11 +262,11 @@ def test_what_cannot_be_kept_is_refused_when_it_is_added(store: holdfast.Store) 
     agent = talked(store, 1)
     before = list(agent.conversation)
     wrong = {"role": "user", "content": lambda: None}
-    with pytest.raises(Unsupported, match="content"):
+    with pytest.raises(UnsupportedError, match="content"):
         agent.conversation.append(wrong)
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         agent.conversation.replace([wrong])
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         agent.conversation.summarize(wrong)
     agent.save()
     assert list(agent.conversation) == list(store.agents.restore("t").conversation) == before
@@ -276,7 +276,7 @@ def test_what_was_added_before_there_was_a_store_is_refused_by_the_save(store: h
     agent = Talker()
     agent.conversation.append({"role": "user", "content": lambda: None})
     agent.attach(store, "t")
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         agent.save()
     agent.conversation.replace([said("better")])
     agent.save()
@@ -377,7 +377,7 @@ def test_the_same_for_asyncio() -> None:
 
             assert await again.conversation.summarize(summary, keep_last=1) == 10
             assert await again.conversation.all() == [said("10", "system"), said("10")]
-            with pytest.raises(Invalid, match="awaited"):
+            with pytest.raises(InvalidError, match="awaited"):
                 again.conversation[0]
 
     asyncio.run(scenario())
@@ -452,10 +452,10 @@ def test_a_summary_that_cannot_be_saved_is_saved_later() -> None:
         backend: Any = store.engine.ground.backend
 
         async def fails(changes: Any) -> None:
-            raise Transient("the store is down")
+            raise TransientError("the store is down")
 
         backend.apply = fails
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             agent.conversation.summarize("all")
         del backend.apply
         agent.flush()

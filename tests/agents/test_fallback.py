@@ -13,7 +13,7 @@ from holdfast.backends.interface import Put, Row, Scan
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS, Space
-from holdfast.errors import Conflict, Corrupt
+from holdfast.errors import ConflictError, CorruptError
 from holdfast.security.audit.export import check_audit
 from holdfast.store.store import Store
 from tests.agents.greeters import Greeter, opened
@@ -56,12 +56,12 @@ def test_damage_is_an_error_unless_something_else_was_agreed(backend: Any) -> No
     written(opened(backend))
     damage(backend)
     store = opened(backend)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.agents.load("a")
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.agents.restore("a")
     agent = Greeter().attach(store, "a")
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         agent.start()
     assert (agent.version, agent.status) == (0, "created")
     assert store.agents.load("a", version=5).fields["count"] == 4
@@ -113,9 +113,9 @@ def test_an_agent_is_restored_that_way_too(backend: Any) -> None:
 def test_where_nothing_reads_well_it_is_an_error(backend: Any) -> None:
     written(opened(backend), 2)
     damage(backend, last=3)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         opened(backend).agents.restore("a", on_corrupt="last-good")
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         Greeter().attach(opened(backend), "a", on_corrupt="last-good").start()
 
 
@@ -131,7 +131,7 @@ def test_of_two_who_fall_back_at_once_one_is_first(backend: Any) -> None:
             agent = Greeter().attach(each, "a", on_corrupt="last-good")
             agent.reload()
             counts.append((agent.count, agent.version, len(agent.recoveries)))
-        except Conflict as error:
+        except ConflictError as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(each,)) for each in stores]
@@ -152,7 +152,7 @@ def test_who_has_not_heard_of_it_does_not_go_on_from_what_was_passed_over(backen
     agent.greet("again")
     agent.save()
     stale.greet("stale")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         stale.save()
     assert opened(backend).agents.load("a").fields["greeted"][-1] == "again"
 
@@ -218,9 +218,9 @@ def test_what_is_damaged_is_not_gone_back_to(backend: Any) -> None:
     written(opened(backend))
     damage(backend, last=2)
     store = opened(backend)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.agents.rollback("a", 5)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.agents.load("a")
 
 
@@ -234,7 +234,7 @@ def test_two_who_roll_back_past_damage_at_once(backend: Any) -> None:
         try:
             store.agents.rollback("a", 3)
             outcomes.append("ok")
-        except Conflict:
+        except ConflictError:
             outcomes.append("conflict")
 
     threads = [threading.Thread(target=back, args=(store,)) for store in stores]

@@ -17,7 +17,7 @@ from holdfast.agents.storage.transition_check import replay
 from holdfast.agents.storage.transition_log import Way, counted, counts, transitions
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.agents.workers import (
     AsyncWorker,
     Crash,
@@ -85,9 +85,9 @@ def test_what_cannot_be_asked_for() -> None:
     store = store_on(Memory())
     busy_worker(store, 1)
     for wrong in ({"limit": 0}, {"limit": True}, {"before": "x"}, {"after": "x y"}):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             run(transitions(line_of(store), **wrong))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         run(transitions(line_of(store, "nobody")))
 
 
@@ -166,7 +166,7 @@ def test_replay_goes_as_the_machine_does(triggers: list[str]) -> None:
     for trigger in triggers:
         try:
             walked.append(walker.transition(trigger))
-        except Invalid:
+        except InvalidError:
             continue
     if walker.version:
         assert replay(recorded(store), changed_machine()).path == tuple(walked)
@@ -232,9 +232,9 @@ def test_where_it_never_was() -> None:
     store = store_on(Memory())
     worker = busy_worker(store, 1)
     for to in ("nowhere", "done", 99, 0):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             worker.rollback(to)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         run(rollback(line_of(store, "nobody"), 1))
 
 
@@ -244,7 +244,7 @@ def test_without_the_class() -> None:
     made = run(rollback(line_of(store), "busy"))
     assert store.agents.load("w").checkpoint == made.id
     assert store.agents.load("w").state == "busy"
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         worker.transition("work")
 
 
@@ -262,7 +262,7 @@ def test_what_does_not_fit_is_not_gone_back_to() -> None:
     worker.start()
     strict = Strict().attach(store, "w")
     strict.start()
-    with pytest.raises(Invalid, match="not lazy"):
+    with pytest.raises(InvalidError, match="not lazy"):
         strict.rollback(lazy)
     assert store.agents.load("w").version == strict.version > before
 
@@ -284,7 +284,7 @@ def test_not_in_the_middle_of_something() -> None:
     worker.what = "crash"
     with pytest.raises(Crash):
         worker.transition("work")
-    with pytest.raises(Conflict, match="half-done") as raised:
+    with pytest.raises(ConflictError, match="half-done") as raised:
         run(rollback(line_of(store), 1))
     assert raised.value.code == "transition-incomplete"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Veto
+from holdfast.errors import VetoError
 from holdfast.hooks.points import POINTS
 from tests.agents.greeters import AsyncGreeter, Greeter
 from tests.hooks import kit
@@ -62,7 +62,7 @@ def test_who_objects_leaves_the_agent_as_it_was(point: str) -> None:
 
     def object_(call: Any) -> None:
         if call.point == point:
-            raise Veto("not today")
+            raise VetoError("not today")
 
     agent = store.agents.create(Greeter, "a")
     other = store.agents.create(Greeter, "b")
@@ -81,7 +81,7 @@ def test_who_objects_leaves_the_agent_as_it_was(point: str) -> None:
         **{f"agent.{name}": getattr(agent, name) for name in ("save", "start", "pause", "resume", "stop")},
     }
     standing = (agent.status, agent.state)
-    with pytest.raises(Veto, match="not today"):
+    with pytest.raises(VetoError, match="not today"):
         acts[point]()
     record = store.agents.load("a")
     assert (record.status, record.state) == (agent.status, agent.state) == standing
@@ -93,10 +93,10 @@ def test_who_objects_keeps_an_agent_from_being_made() -> None:
     store = kit.store()
 
     def object_(_: Any) -> None:
-        raise Veto("not today")
+        raise VetoError("not today")
 
     store.hooks.before("agent.create")(object_)
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         store.agents.create(Greeter, "a")
     assert not store.agents.exists("a")
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from holdfast.security.audit.verify import verify
 from holdfast.store.store import Store
 from tests.agents.kills import (
@@ -129,7 +129,7 @@ class After(Aftermath):
     def refused(self, agent: Any) -> None:
         """Where it is to be resolved by hand, nothing is done by itself."""
         before = self.store().agents.load("a")
-        with pytest.raises(Conflict) as raised:
+        with pytest.raises(ConflictError) as raised:
             agent.start()
         assert raised.value.code == "transition-incomplete"
         assert self.store().agents.load("a") == before

@@ -16,7 +16,7 @@ import pytest
 from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from holdfast.security.audit.verify import verify
 from holdfast.store.store import Store
 from tests.agents.kills import (
@@ -132,7 +132,7 @@ class After(Aftermath):
         pending = agent.keeper.data.pending
         if hand and pending is not None and pending.phase == "begun":
             before = store.agents.load(id)
-            with pytest.raises(Conflict) as raised:
+            with pytest.raises(ConflictError) as raised:
                 agent.start()
             assert raised.value.code == "transition-incomplete"
             assert store.agents.load(id) == before

@@ -11,7 +11,7 @@ from holdfast.agents.api.agent import PersistentAgent
 from holdfast.agents.runtime.two_phase import LIFECYCLE, status_of
 from holdfast.agents.storage.record import STATUSES, Status
 from holdfast.backends.memory import Memory
-from holdfast.errors import Conflict, Corrupt, Invalid
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 from tests.agents.workers import AsyncWorker, Worker, async_store_on, kinds, path, recorded, store_on
 
 LEGAL: dict[str, tuple[tuple[Status, ...], Status]] = {
@@ -87,7 +87,7 @@ def test_only_these_changes_there_are(trigger: str, status: Status) -> None:
         change()
         assert worker.status == target
         return
-    with pytest.raises(Invalid, match="leads nowhere") as raised:
+    with pytest.raises(InvalidError, match="leads nowhere") as raised:
         change()
     assert raised.value.code == "no-transition"
     assert (worker.status, worker.version) == (status, before)
@@ -156,7 +156,7 @@ def test_it_goes_on_in_another_process() -> None:
     worker.conversation.append({"role": "user", "content": "hello"})
     worker.pause()
     again = Worker().attach(store_on(memory), "w")
-    with pytest.raises(Invalid, match="'start' leads nowhere"):
+    with pytest.raises(InvalidError, match="'start' leads nowhere"):
         again.start()
     again.resume()
     assert (again.status, again.state, again.log) == ("running", "busy", ["start ", "act 1", "pause ", "resume "])
@@ -166,7 +166,7 @@ def test_it_goes_on_in_another_process() -> None:
     third = Worker().attach(store_on(memory), "w")
     third.start()
     assert (third.status, third.state, third.recoveries) == ("running", "busy", [])
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         worker.save()
 
 
@@ -194,5 +194,5 @@ def test_an_agent_for_asyncio() -> None:
 
 def test_all_statuses_are_in_the_machine() -> None:
     assert LIFECYCLE.states == STATUSES
-    with pytest.raises(Corrupt, match="no status 'asleep'"):
+    with pytest.raises(CorruptError, match="no status 'asleep'"):
         status_of("asleep")

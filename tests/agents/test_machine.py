@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.runtime.two_phase import LIFECYCLE
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 
 class Reviewer:
@@ -49,7 +49,7 @@ def test_any_state_but_the_final_ones() -> None:
         ("review", "draft"),
     ]
     assert machine.ways("reset", "review")[0].target == "draft"
-    with pytest.raises(Invalid, match="leads nowhere") as raised:
+    with pytest.raises(InvalidError, match="leads nowhere") as raised:
         machine.ways("reset", "done", "agent 'a'")
     assert raised.value.code == "no-transition"
     assert raised.value.where == "agent 'a'"
@@ -79,7 +79,7 @@ def test_several_sources_and_a_way_to_itself() -> None:
     "states", [(), ("",), ("a", "a"), ("*",), (1,)], ids=["none", "empty", "twice", "any", "no text"]
 )
 def test_states_have_names(states: tuple[Any, ...]) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         Machine(*states)
 
 
@@ -99,7 +99,7 @@ def test_what_is_refused_at_once() -> None:
         lambda: Machine("a", enter={"b": "check"}),
         lambda: Machine("a", leave={"b": "check"}),
     ):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             wrong()
     assert machine.transitions == []
 
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_found_together() -> None:
         "the validator of 'go' is 'never', and Reviewer has no such method",
         "the validator of the state 'a' is a coroutine function, which nobody can wait for while saving",
     ]
-    with pytest.raises(Invalid, match="the machine is not right") as raised:
+    with pytest.raises(InvalidError, match="the machine is not right") as raised:
         machine.check(Reviewer())
     assert raised.value.where == "the machine of Reviewer"
 
@@ -131,7 +131,7 @@ def test_a_check_is_made_again_after_a_change() -> None:
     machine = declared()
     machine.check(Reviewer)
     machine.add("late", "draft", "done", action="nothing")
-    with pytest.raises(Invalid, match="nothing"):
+    with pytest.raises(InvalidError, match="nothing"):
         machine.check(Reviewer)
 
 
@@ -186,14 +186,14 @@ WRONG: list[Any] = [
 
 def test_what_declares_no_machine(subtests: pytest.Subtests) -> None:
     for wrong in WRONG:
-        with subtests.test(wrong=wrong), pytest.raises(Invalid):
+        with subtests.test(wrong=wrong), pytest.raises(InvalidError):
             Machine.of(wrong)
 
 
 def test_functions_are_no_data() -> None:
     machine = Machine("a")
     machine.add("go", "a", "a", guard=lambda _, __: True)
-    with pytest.raises(Invalid, match="no plain data"):
+    with pytest.raises(InvalidError, match="no plain data"):
         machine.to_dict()
 
 
@@ -237,7 +237,7 @@ def test_every_way_is_one_that_is_declared(machine: Machine, data: st.DataObject
     assert {each for each in machine.problems() if each.startswith("nothing")} == lonely
     state = data.draw(st.sampled_from(machine.states))
     for trigger in set(machine.triggers) - set(machine.leaving(state)):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             machine.ways(trigger, state)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.runtime.metrics import Counts, Figures, summed
-from holdfast.errors import Conflict, Invalid, Transient
+from holdfast.errors import ConflictError, InvalidError, TransientError
 from tests.agents.autosaved import AsyncNoter, Noter, async_wobbly, steps, until, wobbly
 
 
@@ -28,24 +28,24 @@ def test_each_way_in_which_a_save_ends_is_counted() -> None:
         backend.fail()
         agent.notes.append("y")
         for _ in range(2):
-            with pytest.raises(Transient):
+            with pytest.raises(TransientError):
                 agent.save()
         backend.work()
         agent.notes.append("bad")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             agent.save()
         agent.notes.remove("bad")
         agent.save()
         other = store.agents.restore("a")
         other.save()
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             agent.save()
         counts = agent.metrics.counts
         assert (counts.done, counts.unchanged, counts.failed, counts.invalid) == (3, 1, 4, 1)
         assert counts.attempted == 8
         assert counts.retried == 3  # after each of the first three failures
         assert agent.metrics.success_rate == 3 / 7
-        assert agent.metrics.error.startswith("Conflict: ")
+        assert agent.metrics.error.startswith("ConflictError: ")
         assert agent.metrics.version == 3
         assert counts.done + other.metrics.counts.done == steps(store, agent)
 
@@ -73,7 +73,7 @@ def test_a_transition_whose_answer_was_lost_is_counted_once() -> None:
         agent.start()
         agent.transition("work")
         backend.lose = 1
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             agent.transition("rest")
         agent.save()
         assert agent.metrics.counts.transitions == 2
@@ -170,7 +170,7 @@ def test_the_text_for_prometheus() -> None:
         agent.start()
         agent.changed(2)
         backend.fail()
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             agent.save()
         figures = store.agents.metrics()
         backend.work()

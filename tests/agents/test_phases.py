@@ -16,7 +16,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.trace_context import correlation
-from holdfast.errors import Conflict, HoldfastError, Invalid, Transient, Uncertain, Veto
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, TransientError, VetoError
 from holdfast.hooks import Call
 from tests.agents.workers import (
     AsyncWorker,
@@ -82,11 +82,11 @@ def test_an_error_of_the_action_is_saved_and_raised() -> None:
 def test_guards_choose_and_validators_refuse() -> None:
     store = store_on(Memory())
     worker = Worker().attach(store, "w")
-    with pytest.raises(Invalid, match="leads nowhere") as raised:
+    with pytest.raises(InvalidError, match="leads nowhere") as raised:
         worker.transition("rest")
     assert (raised.value.code, raised.value.where) == ("no-transition", "agent 'w'")
     worker.transition("work")
-    with pytest.raises(Veto, match="no guard lets 'end' pass"):
+    with pytest.raises(VetoError, match="no guard lets 'end' pass"):
         worker.transition("end", "never")
     with pytest.raises(ValueError, match="the data are bad"):
         worker.transition("end", "bad")
@@ -103,7 +103,7 @@ def test_a_state_is_not_reached_with_fields_that_do_not_fit_it(trigger: str) -> 
     store = store_on(Memory())
     worker = Jumper().attach(store, "w")
     worker.log = ["lazy"] if trigger == "jump" else []
-    with pytest.raises(Invalid, match="a busy one is not lazy"):
+    with pytest.raises(InvalidError, match="a busy one is not lazy"):
         worker.transition(trigger, "lazy")
     assert worker.state == "idle"
     assert worker.keeper.data.pending is None
@@ -121,7 +121,7 @@ def test_fields_that_do_not_fit_the_state_are_not_saved_nor_restored() -> None:
     worker = Worker().attach(store, "w")
     worker.transition("work")
     worker.log.append("lazy")
-    with pytest.raises(Invalid, match="a busy one is not lazy"):
+    with pytest.raises(InvalidError, match="a busy one is not lazy"):
         worker.save()
     assert store.agents.load("w").fields["log"] == ["act None"]
     worker.log.pop()
@@ -132,10 +132,10 @@ def test_fields_that_do_not_fit_the_state_are_not_saved_nor_restored() -> None:
     strict.add("work", ["idle", "busy"], "busy")
     Worker.spec.__dict__["machine"], before = strict, Worker.spec.machine
     try:
-        with pytest.raises(Invalid, match="a busy one is not lazy"):
+        with pytest.raises(InvalidError, match="a busy one is not lazy"):
             store.agents.restore("w")
         Worker.spec.__dict__["machine"] = Machine("elsewhere")
-        with pytest.raises(Invalid, match="no state 'idle'"):
+        with pytest.raises(InvalidError, match="no state 'idle'"):
             store.agents.restore("w")
     finally:
         Worker.spec.__dict__["machine"] = before
@@ -168,7 +168,7 @@ class Gate(PersistentAgent, name="test-gate"):
 
 
 def test_a_machine_that_is_not_right_is_found_when_the_agent_is_attached() -> None:
-    with pytest.raises(Invalid, match="has no such method"):
+    with pytest.raises(InvalidError, match="has no such method"):
         Wrong().attach(store_on(Memory()), "w")
 
 
@@ -179,7 +179,7 @@ class Wrong(PersistentAgent, name="test-wrong"):
 
 def test_an_agent_without_a_machine() -> None:
     plain = Plain().attach(store_on(Memory()), "w")
-    with pytest.raises(Invalid, match="no machine"):
+    with pytest.raises(InvalidError, match="no machine"):
         plain.transition("go")
 
 
@@ -194,12 +194,12 @@ def test_no_transition_begins_within_another_of_the_same_agent() -> None:
     store = store_on(Memory())
     outer, other = Nested().attach(store, "w"), Nested().attach(store, "x")
     outer.call = lambda: outer.transition("go")
-    with pytest.raises(Invalid, match="cannot begin within the transition 'go'") as raised:
+    with pytest.raises(InvalidError, match="cannot begin within the transition 'go'") as raised:
         outer.transition("go")
     assert raised.value.code == "nested-transition"
     assert path(store) == [("go", "a", "b", "error")]
     outer.call = outer.stop
-    with pytest.raises(Invalid, match="the stop cannot begin within"):
+    with pytest.raises(InvalidError, match="the stop cannot begin within"):
         outer.transition("go")
     outer.call = lambda: (other.transition("go"), outer.save())
     assert outer.transition("go") == other.state == "b"
@@ -217,10 +217,10 @@ def test_hooks_are_asked_before_anything_is_saved() -> None:
     def check(call: Call) -> None:
         seen.append((call.metadata["trigger"], call.metadata["from"], call.metadata["to"]))
         if len(seen) == 1:
-            raise Veto("not today")
+            raise VetoError("not today")
 
     store.hooks.before("agent.transition", name="check")(check)
-    with pytest.raises(Veto, match="not today"):
+    with pytest.raises(VetoError, match="not today"):
         worker.transition("work")
     assert (worker.version, worker.log, worker.state) == (0, [], "idle")
     worker.transition("work")
@@ -316,7 +316,7 @@ def test_tasks_come_one_after_the_other() -> None:
         await worker.transition("work")
         both = await asyncio.gather(worker.transition("rest"), worker.transition("rest"), return_exceptions=True)
         assert both[0] == "idle"
-        assert isinstance(both[1], Invalid)
+        assert isinstance(both[1], InvalidError)
         await asyncio.gather(worker.transition("work"), worker.save(), worker.save())
         assert worker.state == "busy"
 
@@ -333,8 +333,8 @@ def test_a_store_that_is_down_before_anything_is_saved(trigger: str) -> None:
     if trigger == "rest":
         worker.transition("work")
     before = (worker.state, worker.version, list(worker.log))
-    faults.plan = [Fault("apply", faults.applies + 1, lambda: Transient("down"))]
-    with pytest.raises(Transient):
+    faults.plan = [Fault("apply", faults.applies + 1, lambda: TransientError("down"))]
+    with pytest.raises(TransientError):
         worker.transition(trigger)
     assert (worker.state, worker.version, worker.log) == before
     assert worker.keeper.data.pending is None
@@ -346,11 +346,11 @@ def test_a_store_that_is_down_when_the_action_is_done() -> None:
     """The action is not run again: only that it was is still to be saved."""
     store, faults = failing()
     worker = Worker().attach(store, "w")
-    faults.plan = [Fault("apply", 2, lambda: Transient("down"))]
-    with pytest.raises(Transient):
+    faults.plan = [Fault("apply", 2, lambda: TransientError("down"))]
+    with pytest.raises(TransientError):
         worker.transition("work", 1)
     assert worker.state == "idle"
-    with pytest.raises(Conflict, match="half-done") as raised:
+    with pytest.raises(ConflictError, match="half-done") as raised:
         worker.transition("work", 2)
     assert raised.value.code == "transition-incomplete"
     (recovery,) = worker.recover()
@@ -363,8 +363,8 @@ def test_a_store_that_is_down_when_the_action_is_done() -> None:
 def test_an_end_that_is_taken_back_by_the_caller() -> None:
     store, faults = failing()
     worker = Worker().attach(store, "w")
-    faults.plan = [Fault("apply", 2, lambda: Transient("down"))]
-    with pytest.raises(Transient):
+    faults.plan = [Fault("apply", 2, lambda: TransientError("down"))]
+    with pytest.raises(TransientError):
         worker.transition("work", 1)
     (recovery,) = worker.recover("back")
     assert recovery.resolved == "back"
@@ -377,8 +377,8 @@ def test_an_answer_that_is_lost(nth: int, when: Any) -> None:
     """It is made sure of, whether the step was made or not; no row is there twice."""
     store, faults = failing()
     worker = Worker().attach(store, "w")
-    faults.plan = [Fault("apply", nth, lambda: Uncertain("no answer"), when)]
-    with pytest.raises(Uncertain):
+    faults.plan = [Fault("apply", nth, lambda: OutcomeUnknownError("no answer"), when)]
+    with pytest.raises(OutcomeUnknownError):
         worker.transition("work", 1)
     worker.recover("forward")
     if worker.state == "idle":
@@ -393,8 +393,8 @@ def test_an_error_whose_answer_is_lost(when: Any) -> None:
     store, faults = failing()
     worker = Worker().attach(store, "w")
     worker.what = "error"
-    faults.plan = [Fault("apply", 2, lambda: Uncertain("no answer"), when)]
-    with pytest.raises(Uncertain) as raised:
+    faults.plan = [Fault("apply", 2, lambda: OutcomeUnknownError("no answer"), when)]
+    with pytest.raises(OutcomeUnknownError) as raised:
         worker.transition("work", 1)
     assert isinstance(raised.value.__context__, ValueError)
     assert worker.recover() == []
@@ -455,7 +455,7 @@ class Sleeper(AsyncPersistentAgent, name="test-sleeper"):
 def test_a_coroutine_function_needs_an_event_loop() -> None:
     store = store_on(Memory())
     agent = Mistaken().attach(store, "w")
-    with pytest.raises(Invalid, match="no event loop"):
+    with pytest.raises(InvalidError, match="no event loop"):
         agent.transition("go")
     assert path(store) == [("go", "a", "b", "error")]
 

@@ -20,7 +20,7 @@ from holdfast.agents.runtime.recovery_report import Recovery
 from holdfast.agents.storage.transition_check import replay
 from holdfast.agents.storage.transition_log import counts
 from holdfast.backends.memory import Memory
-from holdfast.errors import HoldfastError, Invalid, Transient, Uncertain
+from holdfast.errors import HoldfastError, InvalidError, OutcomeUnknownError, TransientError
 from tests.agents.workers import Crash, kinds, recorded, store_on
 from tests.support.faults import Fault, Faults
 
@@ -122,12 +122,12 @@ class AgainstModel(RuleBasedStateMachine):
     def transition(self, trigger: str, data: str, stays: bool) -> None:
         try:
             (way, *_) = self.machine.ways(trigger, self.state)
-        except Invalid:
+        except InvalidError:
             way = None
         acts = way is not None and way.action is not None
         try:
             self.agent.transition(trigger, data)
-        except Invalid:
+        except InvalidError:
             assert way is None
             return
         except ValueError:
@@ -163,7 +163,7 @@ class AgainstModel(RuleBasedStateMachine):
         trigger=st.sampled_from(TRIGGERS),
         nth=st.integers(1, 2),
         when=st.sampled_from(["before", "after"]),
-        error=st.sampled_from([Transient, Uncertain, Crash]),
+        error=st.sampled_from([TransientError, OutcomeUnknownError, Crash]),
         stays=st.booleans(),
     )
     def fails(self, trigger: str, nth: int, when: Any, error: Any, stays: bool) -> None:
@@ -172,7 +172,7 @@ class AgainstModel(RuleBasedStateMachine):
         Whether it was made is in the store: it must be one or the other, and the agent must be as the store says.
         """
         before = (self.state, self.count)
-        if error is Transient and when == "after":
+        if error is TransientError and when == "after":
             return  # who says that nothing was done has done nothing
         self.faults.plan = [Fault("apply", self.faults.applies + nth, lambda: error("down"), when)]
         with suppress(HoldfastError, Crash):

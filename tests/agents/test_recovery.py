@@ -16,7 +16,7 @@ from holdfast.agents.runtime.recovery_report import Recovery
 from holdfast.agents.storage.transition_log import transitions
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.store.store import Store
 from tests.agents.workers import (
     AsyncWorker,
@@ -80,7 +80,7 @@ def test_nobody_runs_what_the_record_says_runs() -> None:
     (row,) = recorded(store, kind="recovery")
     assert (row.trigger, row.outcome) == ("crashed", "none")
     assert kinds(store)[4:] == ["recovery", "lifecycle.begin", "lifecycle"]
-    with pytest.raises(Conflict) as raised:
+    with pytest.raises(ConflictError) as raised:
         old.save()
     assert raised.value.code == "agent-conflict"
 
@@ -211,7 +211,7 @@ def test_by_hand(how: Any) -> None:
     crashed(store_on(memory), "start", trigger="careful")
     store, agent = fresh(memory)
     for change in (agent.start, agent.recover):
-        with pytest.raises(Conflict, match="half-done") as raised:
+        with pytest.raises(ConflictError, match="half-done") as raised:
             change()
         assert raised.value.code == "transition-incomplete"
         assert "resolve('w'" in raised.value.hint
@@ -219,7 +219,7 @@ def test_by_hand(how: Any) -> None:
     assert (found.kind, found.resolved, found.ran) == ("transition", how, False)
     assert str(found).endswith("taken back" if how == "back" else "finished, without its action")
     assert path(store) == [("careful", "idle", "busy", "ok" if how == "forward" else "error")]
-    with pytest.raises(NotFound, match="nothing is half-done"):
+    with pytest.raises(NotFoundError, match="nothing is half-done"):
         run(resolve(line_of(store), how, revived))
     agent.start()
     assert (agent.status, agent.state) == ("running", "busy" if how == "forward" else "idle")
@@ -232,12 +232,12 @@ def test_by_the_caller_instead_of_by_hand() -> None:
     crashed(store_on(memory), "start", trigger="careful")
     _, agent = fresh(memory)
     agent.keeper.phases.recoveries.clear()
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         agent.start()
     (found,) = agent.recover("forward")
     assert found.resolved == "forward"
     assert (agent.state, agent.status) == ("busy", "stopped")
-    with pytest.raises(Invalid, match="'back' or 'forward'"):
+    with pytest.raises(InvalidError, match="'back' or 'forward'"):
         agent.recover("sideways")  # type: ignore[arg-type]
 
 
@@ -264,11 +264,11 @@ def test_who_is_in_the_middle_of_it_after_all_gets_a_conflict() -> None:
     other = store_on(memory)
     worker = Meddled().attach(store_on(memory), "w")
     worker.meddle = lambda: run(resolve(line_of(other), "back", revived))
-    with pytest.raises(Conflict) as raised:
+    with pytest.raises(ConflictError) as raised:
         worker.transition("work")
     assert raised.value.code == "agent-conflict"
     assert other.agents.load("w").state == "idle"
-    with pytest.raises(Conflict, match="by another meanwhile"):
+    with pytest.raises(ConflictError, match="by another meanwhile"):
         worker.recover("back")
     assert worker.keeper.data.pending is None
     worker.meddle = lambda: None
@@ -288,9 +288,9 @@ class Meddled(Worker, name="test-meddled"):
 
 def test_resolving_is_back_or_forward() -> None:
     store = store_on(Memory())
-    with pytest.raises(Invalid, match="'back' or 'forward'"):
+    with pytest.raises(InvalidError, match="'back' or 'forward'"):
         run(resolve(line_of(store), "manual", revived))  # type: ignore[arg-type]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         run(resolve(line_of(store), "back", revived))
 
 
@@ -352,7 +352,7 @@ def test_a_resumption_that_was_interrupted_is_resumed(how: Any) -> None:
     assert agent.status == "running"
     assert agent.log == ["start ", "pause ", "resume "]
     _, other = fresh(memory)
-    with pytest.raises(Invalid, match="'resume' leads nowhere from the state 'running'"):
+    with pytest.raises(InvalidError, match="'resume' leads nowhere from the state 'running'"):
         other.resume()
 
 
@@ -361,7 +361,7 @@ def test_a_machine_that_does_not_know_it_any_more() -> None:
     crashed(store_on(memory), "start", trigger="insist")
     store = store_on(memory)
     agent = Changed().attach(store, "w", on_incomplete="forward")
-    with pytest.raises(Conflict, match="half-done") as raised:
+    with pytest.raises(ConflictError, match="half-done") as raised:
         agent.start()
     assert "knows it no more" in raised.value.hint
     agent.recover("back")
@@ -407,7 +407,7 @@ def test_an_object_that_was_restored_is_told_too() -> None:
     memory = Memory()
     crashed(store_on(memory), "start")
     agent = store_on(memory).agents.restore("w")
-    with pytest.raises(Conflict, match="half-done"):
+    with pytest.raises(ConflictError, match="half-done"):
         agent.transition("work")
     (found,) = agent.recover()
     assert found.kind == "transition"
@@ -482,7 +482,7 @@ def test_under_asyncio(how: Any) -> None:
         await again.start()
         assert again.state == ("busy" if how == "forward" else "idle")
         assert [each.resolved for each in again.recoveries] == [how]
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await arun(resolve(line_of(async_store_on(memory)), how, revived))
 
     asyncio.run(main())

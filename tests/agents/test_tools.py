@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.api.tools import of_record
-from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 
 
 class Worker(PersistentAgent, name="worker-of-tests"):
@@ -34,7 +34,7 @@ def test_what_nobody_allowed_is_denied_and_counted() -> None:
         assert (tool.permissions, tool.description, tool.uses) == (("net", "disk"), "Looks things up", 0)
         assert not agent.tools.may("search")
         agent.tools.allow("net")
-        with pytest.raises(Denied, match="it takes disk") as denied:
+        with pytest.raises(DeniedError, match="it takes disk") as denied:
             agent.tools.call("search", boom)
         assert denied.value.code == "tool-denied"
         agent.tools.allow("disk")
@@ -51,7 +51,7 @@ def test_a_tool_can_be_denied_as_such_and_allowed_again() -> None:
     tools.declare("free")
     assert tools.may("free")
     tools.deny(tool="free")
-    with pytest.raises(Denied, match="the tool is denied"), tools.use("free"):
+    with pytest.raises(DeniedError, match="the tool is denied"), tools.use("free"):
         pass
     tools.allow(tool="free")
     with tools.use("free") as tool:
@@ -101,14 +101,14 @@ def test_what_was_asked_for_before_a_reload_is_still_that_of_the_agent() -> None
 
 def test_tools_that_there_are_not() -> None:
     tools = Worker().tools
-    with pytest.raises(NotFound, match="Declare it first"):
+    with pytest.raises(NotFoundError, match="Declare it first"):
         tools.may("nothing")
     tools.declare("one")
-    with pytest.raises(NotFound, match="It has one"), tools.use("two"):
+    with pytest.raises(NotFoundError, match="It has one"), tools.use("two"):
         pass
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         tools.declare("")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         tools.allow("")
 
 
@@ -153,7 +153,7 @@ def test_a_workflow_is_a_dict_and_knows_how_far_it_got() -> None:
         work.begin("read")
         work.fail(error=ValueError("no text"))
         assert (work.percent, work.finished, work.total) == (25.0, 1, 4)
-        with pytest.raises(Invalid, match="no step is at work"):
+        with pytest.raises(InvalidError, match="no step is at work"):
             work.done()
         work.begin("read")
         agent.save()
@@ -169,9 +169,9 @@ def test_a_workflow_is_a_dict_and_knows_how_far_it_got() -> None:
 
 def test_steps_that_there_are_not() -> None:
     work = Worker().workflow
-    with pytest.raises(Invalid, match="no step is at work"):
+    with pytest.raises(InvalidError, match="no step is at work"):
         work.done()
-    with pytest.raises(Invalid, match="no step 'other'"):
+    with pytest.raises(InvalidError, match="no step 'other'"):
         work.fail("other", "why")
     work.begin("one")
     work.begin("two")

@@ -17,7 +17,15 @@ from holdfast.agents.definition.spec import registry
 from holdfast.agents.runtime.placeholder import inert
 from holdfast.agents.transfer.offer import Offer
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient, Unsupported, Veto
+from holdfast.errors import (
+    ConflictError,
+    DeniedError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+    UnsupportedError,
+    VetoError,
+)
 from holdfast.security.audit.verify import verify
 
 
@@ -138,7 +146,7 @@ def test_a_receiver_that_refuses_leaves_all_as_it_was(store: holdfast.Store) -> 
     receiver.save()
     before = store.agents.load("b")
     for to in (receiver, "b"):
-        with pytest.raises(Denied, match="3 messages are too many") as refused:
+        with pytest.raises(DeniedError, match="3 messages are too many") as refused:
             giver.transfer(to, reason="try")
         assert refused.value.code == "transfer-refused"
         again = store.agents.restore("a")
@@ -160,7 +168,7 @@ def test_what_is_false_is_a_no_and_nothing_is_a_yes(store: holdfast.Store, said:
     if said or said is None:
         giver.transfer(receiver)
         return
-    with pytest.raises(Denied, match="it said no"):
+    with pytest.raises(DeniedError, match="it said no"):
         giver.transfer(receiver)
     assert list(giver.conversation) == [0, 1, 2]
 
@@ -169,10 +177,10 @@ def test_a_refusal_may_be_an_error_of_ours(store: holdfast.Store) -> None:
     giver, receiver = pair(store)
 
     def accepts(offer: Offer) -> bool:
-        raise Invalid("the desk is closed", hint="Come tomorrow")
+        raise InvalidError("the desk is closed", hint="Come tomorrow")
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
-    with pytest.raises(Denied, match="agent 'b' does not accept it: the desk is closed"):
+    with pytest.raises(DeniedError, match="agent 'b' does not accept it: the desk is closed"):
         giver.transfer(receiver)
 
 
@@ -180,10 +188,10 @@ def test_a_receiver_that_cannot_say_does_not_refuse(store: holdfast.Store) -> No
     giver, receiver = pair(store)
 
     def accepts(offer: Offer) -> bool:
-        raise Transient("its calendar does not answer")
+        raise TransientError("its calendar does not answer")
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         giver.transfer(receiver)
     assert [each.phase for each in store.agents.transfers("a")] == ["undone"]
     assert (list(giver.conversation), giver.keeper.data.pending) == ([0, 1, 2], None)
@@ -199,7 +207,7 @@ def test_a_receiver_that_refuses_while_another_saves_the_giver(store: holdfast.S
         return False
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         giver.transfer(receiver)
     record = store.agents.load("a")
     assert (record.pending, store.agents.messages("a")) == (None, [0, 1, 2, "other"])
@@ -213,9 +221,9 @@ def test_a_hook_may_forbid_it(store: holdfast.Store) -> None:
     @store.hooks.before("agent.transfer")
     def never(call: Any) -> None:
         seen.append(call.metadata["target"])
-        raise Veto("not today")
+        raise VetoError("not today")
 
-    with pytest.raises(Veto, match="not today"):
+    with pytest.raises(VetoError, match="not today"):
         giver.transfer(receiver)
     assert (seen, list(giver.conversation), giver.keeper.data.pending) == (["b"], [0, 1, 2], None)
 
@@ -240,7 +248,7 @@ def test_a_giver_may_refuse_to_give(store: holdfast.Store) -> None:
     giver.keeps = True
     giver.save()
     version = giver.version
-    with pytest.raises(Denied, match="it said no"):
+    with pytest.raises(DeniedError, match="it said no"):
         giver.transfer(receiver)
     assert (giver.version, list(giver.conversation)) == (version, [0, 1, 2])
 
@@ -255,7 +263,7 @@ def test_by_ids_both_are_asked(store: holdfast.Store) -> None:
     assert store.agents.load("b").fields["told"] == ["a: night, 3"]
     for stale in (giver, receiver):  # whoever is alive goes on from before
         stale.conversation.append("late")
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             stale.save()
     assert store.agents.messages("b") == ["own", 0, 1, 2]
 
@@ -306,9 +314,9 @@ def test_what_is_added_while_it_is_handed_over_stays(
         giver.conversation.append("late")
         receiver.conversation.append("late, too")
         giver.context["late"] = 1
-        with pytest.raises(Conflict, match="being handed over"):
+        with pytest.raises(ConflictError, match="being handed over"):
             giver.conversation.clear()
-        with pytest.raises(Conflict, match="being handed over"):
+        with pytest.raises(ConflictError, match="being handed over"):
             receiver.conversation.summarize("short")
         return await sent(*attempts)
 
@@ -354,27 +362,27 @@ def test_a_hook_of_the_receiver_that_fails_is_told_and_changes_nothing(store: ho
 
 def test_wrong_use(store: holdfast.Store) -> None:
     giver, receiver = pair(store)
-    with pytest.raises(Invalid, match="hands nothing to itself"):
+    with pytest.raises(InvalidError, match="hands nothing to itself"):
         giver.transfer("a")
-    with pytest.raises(Invalid, match="hands nothing to itself"):
+    with pytest.raises(InvalidError, match="hands nothing to itself"):
         giver.transfer(giver)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         giver.transfer("nobody")
-    with pytest.raises(Invalid, match="goes to an agent"):
+    with pytest.raises(InvalidError, match="goes to an agent"):
         giver.transfer(7)
-    with pytest.raises(Invalid, match="strings"):
+    with pytest.raises(InvalidError, match="strings"):
         giver.transfer(receiver, context={1: 2})  # type: ignore[dict-item]
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         giver.transfer(receiver, context={"x": lambda: 1})
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.agents.transfers("nobody")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.agents.transfer("nobody", "a")
-    with holdfast.open("memory://") as other, pytest.raises(Invalid, match="one store"):
+    with holdfast.open("memory://") as other, pytest.raises(InvalidError, match="one store"):
         giver.transfer(Receiver().attach(other, "c"))
     assert store.agents.exists("a") is False
     giver.transfer(receiver)
-    with pytest.raises(Invalid, match="hands nothing to itself"):
+    with pytest.raises(InvalidError, match="hands nothing to itself"):
         store.agents.restore("a").transfer("a")
 
 
@@ -408,7 +416,7 @@ def test_a_class_that_is_not_known_can_be_handed_to_by_hand_only(store: holdfast
     giver, _ = pair(store)
     Stranger().attach(store, "s").save()
     registry.forget("stranger-of-tests")
-    with pytest.raises(NotFound) as unknown:
+    with pytest.raises(NotFoundError) as unknown:
         giver.transfer("s")
     assert unknown.value.code == "agent-class-unknown"
     giver.transfer("s", accept=True)
@@ -426,11 +434,11 @@ def test_who_acts_must_be_allowed_to_write_both(store: holdfast.Store) -> None:
     acting = store.acting_as(agent="a")
     mine = acting.agents.restore("a")
     version = mine.version
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         mine.transfer("b")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         acting.agents.transfer("a", "b", accept=True)
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         acting.agents.transfers("b")
     assert store.agents.load("a").version == version
     store.access.grant("agent:a", "write", agent="b")
@@ -446,7 +454,7 @@ def test_a_giver_that_was_saved_by_another_gives_nothing(store: holdfast.Store) 
     other = store.agents.restore("a")
     other.conversation.append("other")
     other.save()
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         giver.transfer(receiver)
     assert store.agents.messages("a") == [0, 1, 2, "other"]
     assert store.agents.load("a").pending is None
@@ -463,27 +471,27 @@ def test_what_is_told_while_it_fails_to_be_handed_over_stays(
         giver.context["late"], receiver.context["late"] = 1, 2
         giver.conversation.append("late")
         monkeypatch.setattr(giver.keeper, "sent", down_still)
-        raise Transient("the store is down")
+        raise TransientError("the store is down")
 
     async def down_still(*attempts: Any) -> Any:
-        raise Transient("the store is down")
+        raise TransientError("the store is down")
 
     def accepts(offer: Offer) -> bool:
         monkeypatch.setattr(giver.keeper, "sent", fails)
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
-    with pytest.raises(Transient) as down:
+    with pytest.raises(TransientError) as down:
         giver.transfer(receiver)
     assert "could not be saved" in down.value.__notes__[0]
     monkeypatch.undo()
     assert giver.context == {"customer": "Ada", "open": True, "late": 1}
     assert receiver.context == {"customer": "nobody", "desk": 4, "late": 2}
     assert list(giver.conversation) == [0, 1, 2, "late"]
-    with pytest.raises(Conflict) as half:
+    with pytest.raises(ConflictError) as half:
         giver.transfer(receiver)
     assert half.value.code == "transition-incomplete"
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         Giver().attach(store, "c").transfer("a")
     giver.recover()
     assert store.agents.load("a").pending is None
@@ -499,7 +507,7 @@ def test_a_giver_that_is_saved_by_another_meanwhile_gives_nothing(store: holdfas
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         giver.transfer(receiver)
     assert store.agents.messages("a") == [0, 1, 2, "other"]
     assert not store.agents.exists("b")
@@ -519,7 +527,7 @@ def test_a_giver_that_is_started_elsewhere_meanwhile_is_not_meddled_with(store: 
         return True
 
     receiver.accepts = accepts  # type: ignore[method-assign,assignment]
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         giver.transfer(receiver)
     others[0].conversation.append("on")
     others[0].save()
@@ -533,7 +541,7 @@ def test_a_live_receiver_that_was_saved_by_another_receives_nothing(store: holdf
     other = store.agents.restore("b")
     other.conversation.append("other")
     other.save()
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         giver.transfer(receiver)
     assert (store.agents.messages("a"), store.agents.messages("b")) == ([0, 1, 2], ["own", "other"])
     assert [each.phase for each in store.agents.transfers("a")] == ["undone"]
@@ -575,7 +583,7 @@ def test_two_who_hand_to_each_other_at_once(tmp_path: Path) -> None:
             for _ in range(10):
                 try:
                     source.transfer(target, accept=True)
-                except Conflict as error:
+                except ConflictError as error:
                     errors.append(error)
 
         threads = [threading.Thread(target=work, args=each) for each in ((giver, receiver), (receiver, giver))]
@@ -605,7 +613,7 @@ def test_of_two_copies_that_hand_over_one_does(tmp_path: Path) -> None:
             try:
                 copy.transfer(target)
                 outcomes.append(target)
-            except Conflict:
+            except ConflictError:
                 outcomes.append("")
 
         threads = [threading.Thread(target=work, args=each) for each in zip(copies, "bc", strict=True)]
@@ -625,7 +633,7 @@ def test_the_same_for_asyncio() -> None:
         async with await holdfast.aopen("memory://") as store:
             giver, receiver = AsyncGiver().attach(store, "a"), AsyncReceiver().attach(store, "b")
             giver.conversation.extend(range(3))
-            with pytest.raises(Denied, match="it said no"):
+            with pytest.raises(DeniedError, match="it said no"):
                 await giver.transfer(receiver, reason="no")
             await giver.transfer(receiver)
             assert receiver.told == ["a"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from tests.agents.transfers import Crash, Cut, Porter, cut
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly
@@ -27,7 +27,7 @@ def test_a_transfer_is_made_as_a_whole_or_not_at_all(kind: str, tmp_path: Path) 
         stale = store.agents.restore("b")
         stale.conversation.append("first")
         stale.save()
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             giver.transfer(receiver)
         assert (store.agents.messages("a"), store.agents.messages("b")) == (messages, ["first"])
         with cut(store, Cut(1)), pytest.raises(Crash):

@@ -17,7 +17,7 @@ from holdfast.agents.api.restorer import revived
 from holdfast.agents.definition.state_machine import OnIncomplete
 from holdfast.agents.transfer.recovery import recover_transfer
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Conflict, Invalid, Uncertain
+from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError
 from tests.agents.transfers import AsyncPorter, Crash, Cut, Porter, cut, interrupted, unanswered
 
 COMMITS = 3
@@ -120,7 +120,7 @@ def test_left_to_be_resolved_by_hand() -> None:
         with cut(store, Cut(0, after=True)), pytest.raises(Crash):
             giver.transfer(receiver, reason="why", context={"more": 1})
         again = store.agents.restore("a", on_incomplete="manual")
-        with pytest.raises(Conflict) as left:
+        with pytest.raises(ConflictError) as left:
             again.start()
         assert left.value.code == "transition-incomplete"
         recovery = store.agents.resolve("a", "forward")
@@ -181,7 +181,7 @@ def test_a_receiver_that_is_busy_leaves_it_to_be_resolved_later(monkeypatch: pyt
         with cut(store, Cut(0, after=True)), pytest.raises(Crash):
             store.agents.restore("b").transfer(Porter().attach(store, "c"))
         again = store.agents.restore("a", on_incomplete="forward")
-        with pytest.raises(Conflict):  # the receiver is in the middle of something itself
+        with pytest.raises(ConflictError):  # the receiver is in the middle of something itself
             again.start()
         assert held(store) == BEFORE
         store.agents.restore("b").start()
@@ -203,7 +203,7 @@ def test_no_answer_from_the_store_and_it_was_done() -> None:
 def test_what_was_said_since_is_there_after_a_recovery(how: OnIncomplete) -> None:
     with holdfast.open("memory://") as store:
         giver, receiver = two(store)
-        with unanswered(store, 1, done=False), pytest.raises(Uncertain):
+        with unanswered(store, 1, done=False), pytest.raises(OutcomeUnknownError):
             giver.transfer(receiver)
         giver.conversation.append("since")
         giver.told.append("since")
@@ -215,7 +215,7 @@ def test_what_was_said_since_is_there_after_a_recovery(how: OnIncomplete) -> Non
 def test_no_answer_from_the_store_and_it_was_not_done() -> None:
     with holdfast.open("memory://") as store:
         giver, receiver = two(store)
-        with unanswered(store, 1, done=False), pytest.raises(Uncertain):
+        with unanswered(store, 1, done=False), pytest.raises(OutcomeUnknownError):
             giver.transfer(receiver)
         assert held(store) == BEFORE
         assert (list(giver.conversation), list(receiver.conversation)) == BEFORE
@@ -225,12 +225,14 @@ def test_no_answer_from_the_store_and_it_was_not_done() -> None:
         assert held(store) == AFTER
 
 
-@pytest.mark.parametrize("error", [Uncertain("no answer"), asyncio.CancelledError(), KeyboardInterrupt()], ids=type)
+@pytest.mark.parametrize(
+    "error", [OutcomeUnknownError("no answer"), asyncio.CancelledError(), KeyboardInterrupt()], ids=type
+)
 @pytest.mark.parametrize("when", ["before", "after", "late"])
 def test_both_go_on_after_a_handover_of_which_they_were_not_told(error: BaseException, when: str) -> None:
     with holdfast.open("memory://") as store:
         giver, receiver = two(store)
-        told = when == "after" and isinstance(error, Uncertain)
+        told = when == "after" and isinstance(error, OutcomeUnknownError)
         with interrupted(store, 1, error, when=when):
             with suppress(type(error)) if told else pytest.raises(type(error)):
                 giver.transfer(receiver)
@@ -260,21 +262,21 @@ def test_both_go_on_after_a_handover_of_which_they_were_not_told(error: BaseExce
 def test_a_handover_that_came_late_is_known_after_a_save_without_an_answer_too() -> None:
     with holdfast.open("memory://") as store:
         giver, receiver = two(store)
-        with interrupted(store, 1, Uncertain("no answer"), when="late"):
-            with pytest.raises(Uncertain):
+        with interrupted(store, 1, OutcomeUnknownError("no answer"), when="late"):
+            with pytest.raises(OutcomeUnknownError):
                 giver.transfer(receiver)
             giver.conversation.append("more")
             backend: Any = store._handle.engine.ground.backend
             apply = backend.apply
 
             async def silent(changes: Any) -> None:
-                with suppress(Conflict):
+                with suppress(ConflictError):
                     await apply(changes)
-                raise Uncertain("no answer")
+                raise OutcomeUnknownError("no answer")
 
             backend.apply = silent
             for _ in range(2):  # it is tried again, and again there is no answer
-                with pytest.raises(Uncertain):
+                with pytest.raises(OutcomeUnknownError):
                     giver.save()
         giver.save()  # nobody else did anything: this is no conflict
         assert (store.agents.messages("a"), store.agents.messages("b")) == (["more"], AFTER[1])
@@ -286,7 +288,7 @@ def test_a_receiver_acknowledges_before_it_does_anything_else() -> None:
         giver, receiver = two(store)
         with cut(store, Cut(1, after=True)), pytest.raises(Crash):
             giver.transfer(receiver)
-        with pytest.raises(Conflict, match="is half-done"):
+        with pytest.raises(ConflictError, match="is half-done"):
             receiver.stop()
         receiver.start()
         assert len(receiver.told) == 1
@@ -298,7 +300,7 @@ def test_messages_that_were_rewritten_before_it_was_known_stay_a_conflict() -> N
         with cut(store, Cut(1, after=True)), pytest.raises(Crash):
             giver.transfer(receiver)
         giver.conversation.replace([2, 3])
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             giver.save()
         giver.reload()
         assert held(store) == AFTER
@@ -322,7 +324,7 @@ def test_a_transfer_that_is_cancelled_anywhere(tmp_path: Path) -> None:
                 done = await asyncio.gather(task, return_exceptions=True)
                 ends.add(type(done[0]).__name__)
                 for id in "abab":
-                    with suppress(Conflict):  # what was cancelled may be committed all the same, and just now
+                    with suppress(ConflictError):  # what was cancelled may be committed all the same, and just now
                         await (await store.agents.restore(id)).recover()
                 held = {id: await store.agents.messages(id) for id in "ab"}
                 assert sorted(held.values()) == [[], [0, 1, 2, 3]]
@@ -332,13 +334,13 @@ def test_a_transfer_that_is_cancelled_anywhere(tmp_path: Path) -> None:
     ends = asyncio.run(scenario())
     # A beginning that was cancelled may be committed as late as during the next transfer, which then has a conflict.
     assert "CancelledError" in ends
-    assert ends <= {"CancelledError", "Transfer", "Conflict"}
+    assert ends <= {"CancelledError", "Transfer", "ConflictError"}
 
 
 def test_there_is_nothing_to_recover() -> None:
     with holdfast.open("memory://") as store:
         giver, _ = two(store)
-        with pytest.raises(Invalid, match="no transfer is under way"):
+        with pytest.raises(InvalidError, match="no transfer is under way"):
             run(recover_transfer(giver.keeper, "back", revived))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import holdfast
 from holdfast.agents.api.agent import AsyncPersistentAgent, PersistentAgent
 from holdfast.agents.transfer.offer import Offer
-from holdfast.errors import Uncertain
+from holdfast.errors import OutcomeUnknownError
 
 
 class Crash(BaseException):
@@ -66,7 +66,7 @@ def unanswered(store: holdfast.Store, at: int, *, done: bool) -> Iterator[None]:
             return await apply(changes)
         if done:
             await apply(changes)
-        raise Uncertain("no answer came")
+        raise OutcomeUnknownError("no answer came")
 
     backend.apply = silent
     try:

@@ -28,7 +28,7 @@ from holdfast.backends.interface import (
 from holdfast.backends.memory import Memory
 from holdfast.backends.tables import SPACES, Key
 from holdfast.backends.wrappers import Wrapper
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 
 BROKEN: dict[str, tuple[Callable[[Backend], Backend], tuple[str, ...]]] = {}
 """By name: what to put around a store, and the tests that have to fail."""
@@ -388,7 +388,7 @@ class ClosesOnce(Wrapper):
 
     async def close(self) -> None:
         if self.closed:
-            raise Unavailable("closed already")
+            raise UnavailableError("closed already")
         self.closed = True
         await self.inner.close()
 

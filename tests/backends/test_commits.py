@@ -20,7 +20,7 @@ import pytest
 from holdfast.backends.interface import Batch, Create, Row
 from holdfast.backends.runtime.group_commit import CommitQueue, Outcome
 from holdfast.backends.tables import NODES
-from holdfast.errors import Transient, Unavailable
+from holdfast.errors import TransientError, UnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,7 +137,7 @@ def test_many_small_batches_are_several_groups(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Transient("no", where="there", hint="wait"), RuntimeError("bug")], ids=["own", "bug"]
+    "error", [TransientError("no", where="there", hint="wait"), RuntimeError("bug")], ids=["own", "bug"]
 )
 def test_an_error_of_the_group_is_everybodys(queue: CommitQueue, recorder: Recorder, error: Exception) -> None:
     caught: list[Exception] = []
@@ -168,7 +168,7 @@ def test_an_error_of_the_group_is_everybodys(queue: CommitQueue, recorder: Recor
 
 
 def test_an_error_of_one_batch_is_not_the_others(queue: CommitQueue, recorder: Recorder) -> None:
-    recorder.answer = lambda batch: Transient("mine") if batch == named("bad") else 3
+    recorder.answer = lambda batch: TransientError("mine") if batch == named("bad") else 3
 
     async def main() -> list[object]:
         return await asyncio.gather(
@@ -177,8 +177,8 @@ def test_an_error_of_one_batch_is_not_the_others(queue: CommitQueue, recorder: R
 
     good, bad, fine = asyncio.run(main())
     assert (good, fine) == (3, 3)
-    assert isinstance(bad, Transient)
-    with pytest.raises(Transient):
+    assert isinstance(bad, TransientError)
+    with pytest.raises(TransientError):
         queue.submit(named("bad")).wait()
 
 
@@ -301,7 +301,7 @@ def test_the_worker_survives_whatever_breaks_off(recorder: Recorder) -> None:
 
     async def main() -> None:
         recorder.answer = leave
-        with pytest.raises(Unavailable, match="SystemExit"):
+        with pytest.raises(UnavailableError, match="SystemExit"):
             await queue.submit(named("a")).watch()
         recorder.answer = lambda batch: None
         assert await queue.submit(named("b")).watch() is None
@@ -410,7 +410,7 @@ def test_closing_waits_for_what_is_queued(recorder: Recorder) -> None:
     until(lambda: len(queue._queued) == 1)
     started += threads(queue.close)
     until(lambda: queue._closed)
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(UnavailableError, match="closed"):
         queue.submit(named("c")).wait()
     recorder.gate.set()
     join(started)
@@ -423,7 +423,7 @@ def test_after_closing_tasks_are_refused_too(recorder: Recorder) -> None:
     queue.close()
 
     async def main() -> None:
-        with pytest.raises(Unavailable, match="closed"):
+        with pytest.raises(UnavailableError, match="closed"):
             queue.submit(named("c")).watch()
 
     asyncio.run(main())

@@ -142,10 +142,10 @@ def test_without_pytest_the_error_names_the_extra(missing: str) -> None:
 import sys
 sys.modules[{missing!r}] = None
 import holdfast.backends.conformance.model, holdfast.backends.conformance.child
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 try:
     import holdfast.testing
-except Config as error:
+except ConfigError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

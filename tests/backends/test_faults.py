@@ -14,7 +14,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, NODES, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.errors import Config, Transient, Unavailable
+from holdfast.errors import ConfigError, TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.support.faults import Fault, Faults, acknowledgement_lost
 
@@ -36,15 +36,15 @@ class TestWrapperConformsInFull(SyncConformance):
 
 @pytest.mark.parametrize("kind", [Wrapper, Counting, Faults])
 def test_a_wrapper_has_no_url_of_its_own(kind: type[Wrapper]) -> None:
-    with pytest.raises(Config, match=f"{kind.__name__} cannot be opened"):
+    with pytest.raises(ConfigError, match=f"{kind.__name__} cannot be opened"):
         run(kind.open("memory://"))
 
 
 # Faults
 
 
-def busy() -> Transient:
-    return Transient("the store is busy")
+def busy() -> TransientError:
+    return TransientError("the store is busy")
 
 
 def store(*plan: Fault) -> Faults:
@@ -61,7 +61,7 @@ def test_the_nth_read_fails() -> None:
     faults = store(Fault("read", 2, busy))
     query = [Get(STEPS, [step(0).key])]
     assert len(run(faults.read(query))[0]) == 1
-    with pytest.raises(Transient, match="busy"):
+    with pytest.raises(TransientError, match="busy"):
         run(faults.read(query))
     assert len(run(faults.read(query))[0]) == 1
     assert (faults.reads, faults.applies) == (3, 0)
@@ -69,7 +69,7 @@ def test_the_nth_read_fails() -> None:
 
 def test_a_batch_that_fails_before_is_not_made() -> None:
     faults = store(Fault("apply", 1, busy))
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         run(faults.apply([Create(STEPS, step(1))]))
     assert count(faults) == 1
     assert run(faults.apply([Create(STEPS, step(1))])) is None
@@ -79,7 +79,7 @@ def test_a_batch_that_fails_before_is_not_made() -> None:
 def test_a_batch_whose_acknowledgement_is_lost_is_made() -> None:
     faults = store(acknowledgement_lost(2))
     assert run(faults.apply([])) is None
-    with pytest.raises(Unavailable, match="acknowledgement was lost"):
+    with pytest.raises(UnavailableError, match="acknowledgement was lost"):
         run(faults.apply([Create(STEPS, step(1))]))
     assert count(faults) == 2
     assert run(faults.apply([Create(STEPS, step(1))])) == 0
@@ -87,7 +87,7 @@ def test_a_batch_whose_acknowledgement_is_lost_is_made() -> None:
 
 def test_a_read_may_fail_after_it_was_done() -> None:
     faults = store(Fault("read", 1, busy, "after"))
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         run(faults.read([]))
 
 
@@ -97,7 +97,7 @@ def test_a_fault_may_last() -> None:
     for _ in range(6):
         try:
             outcomes.append(run(faults.apply([])))
-        except Transient:
+        except TransientError:
             outcomes.append(-1)
     assert outcomes == [None, -1, -1, -1, None, None]
 

@@ -24,7 +24,7 @@ from holdfast.backends.object_store import local, shard_log, shard_view
 from holdfast.backends.object_store.local import Files
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import SPACES, STEPS
-from holdfast.errors import Config, Corrupt, Transient, Unavailable, Uncertain
+from holdfast.errors import ConfigError, CorruptError, OutcomeUnknownError, TransientError, UnavailableError
 from holdfast.testing import BackendConformance, Stores
 from tests.damaged import flipped
 from tests.servers.pace import TooSoon, given_time, hurried
@@ -89,7 +89,7 @@ def names(path: Path) -> set[str]:
 )
 def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Config) as caught:
+    with pytest.raises(ConfigError) as caught:
         run(Files.open(url))
     assert says in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -107,14 +107,14 @@ def test_a_path_is_relative_to_where_one_is_and_stays_so(tmp_path: Path, monkeyp
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(Config, match="cannot be used"):
+    with pytest.raises(ConfigError, match="cannot be used"):
         opened(tmp_path / "file" / "store")
 
 
 def test_a_directory_of_something_else_is_left_alone(path: Path) -> None:
     path.mkdir()
     (path / "format").write_text("Dear diary")
-    with pytest.raises(Config, match="something else"):
+    with pytest.raises(ConfigError, match="something else"):
         opened(path)
     assert (path / "format").read_text() == "Dear diary"
 
@@ -182,7 +182,7 @@ def test_damage_is_found_and_named(path: Path, store: Files) -> None:
     birth = path / "tenant=tenant" / "line=line" / "birth"
     birth.write_bytes(flipped(birth.read_bytes()))
     other = opened(path)
-    with pytest.raises(Corrupt, match="line=line/birth"):
+    with pytest.raises(CorruptError, match="line=line/birth"):
         run(other.read([Scan(STEPS, ())]))
     (wrong,) = run(other.check())
     assert "line=line/birth" in wrong
@@ -195,7 +195,7 @@ def test_a_missing_file_is_damage_too(path: Path, store: Files) -> None:
     (large,) = [name for name in names(path) if name.endswith("/03") and (path / name).stat().st_size > 300_000]
     (path / large).unlink()
     other = opened(path)
-    with pytest.raises(Corrupt, match="missing"):
+    with pytest.raises(CorruptError, match="missing"):
         run(other.read([Scan(STEPS, ())]))
     run(other.close())
 
@@ -230,9 +230,9 @@ def test_a_disk_that_stays_full_leaves_nothing_half_made(path: Path, monkeypatch
         failing(patched, "write", errno.ENOSPC, 1_000_000)
 
         def given_up(seconds: float) -> None:
-            with hurried(store, seconds), pytest.raises(Transient) as caught:
+            with hurried(store, seconds), pytest.raises(TransientError) as caught:
                 run(store.apply([Create(STEPS, step())]))
-            if isinstance(caught.value, Uncertain):  # the last try was broken off
+            if isinstance(caught.value, OutcomeUnknownError):  # the last try was broken off
                 raise TooSoon(caught.value)
             assert "Nothing was done" in str(caught.value)
 
@@ -248,9 +248,9 @@ def test_a_disk_that_fails_is_not_trusted_again(path: Path, monkeypatch: pytest.
     store = opened(path)
     with monkeypatch.context() as patched:
         failing(patched, call, errno.EIO, 1)
-        with pytest.raises(Unavailable, match="disk failed"):
+        with pytest.raises(UnavailableError, match="disk failed"):
             run(store.apply([Create(STEPS, step())]))
-    with pytest.raises(Unavailable, match="disk failed"):
+    with pytest.raises(UnavailableError, match="disk failed"):
         run(store.read([Scan(STEPS, ())]))
     run(store.close())
     again = opened(path)
@@ -270,9 +270,9 @@ def test_a_folder_that_cannot_be_flushed_makes_no_promise(path: Path, monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)
-        with pytest.raises(Unavailable, match="flushed"):
+        with pytest.raises(UnavailableError, match="flushed"):
             run(store.apply([Create(STEPS, step(1))]))
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(store.apply([Create(STEPS, step(2))]))
     run(store.close())
 
@@ -300,7 +300,7 @@ def test_a_folder_that_cannot_be_opened_to_be_flushed_makes_no_promise(
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", link)
         patched.setattr(os, "open", fail)
-        with pytest.raises(Unavailable, match="flushed"):
+        with pytest.raises(UnavailableError, match="flushed"):
             run(store.apply([Create(STEPS, step(2))]))
     run(store.close())
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.backends.key_encoding import decode_key, encode_key
 from holdfast.backends.tables import Key
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 KINDS = (str, int, bytes)
 texts = st.text(max_size=6) | st.text("a\0\x01\xff", max_size=4)
@@ -39,10 +39,10 @@ def test_prefixes_hold_just_what_is_theirs(key: Key, other: Key, width: int) -> 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"a\x00\x01", b"a\x00\x02b", b"\xff\x00\x01" + b"1" * 8 + b"\0\1"])
 def test_bytes_that_are_no_key(data: bytes) -> None:
-    with pytest.raises(Corrupt, match="is no key"):
+    with pytest.raises(CorruptError, match="is no key"):
         decode_key(KINDS, data)
 
 
 def test_bytes_after_the_key() -> None:
-    with pytest.raises(Corrupt, match="is no key"):
+    with pytest.raises(CorruptError, match="is no key"):
         decode_key(KINDS, encode_key(("a", 1, b"b")) + b"c")

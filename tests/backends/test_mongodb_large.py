@@ -20,7 +20,7 @@ from holdfast.backends.mongodb import transaction_limit as mongodb_room
 from holdfast.backends.mongodb.commit_group import weight_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, METADATA, NODES, Key
-from holdfast.errors import HoldfastError, TooLarge, Unavailable
+from holdfast.errors import HoldfastError, TooLargeError, UnavailableError
 from tests.servers import mongodb
 
 LINE = ("tenant", "line")
@@ -78,7 +78,7 @@ def test_what_is_too_much_for_a_transaction_is_refused_before_anything_is_sent(
 ) -> None:
     monkeypatch.setattr(mongodb_room, "_SHARE", cache_of(store) // 700_000)
     batch: Batch = [Put(METADATA, entry(number)) for number in range(1_500)]
-    with pytest.raises(TooLarge, match=r"over the \d+ that this store makes at once.*Save less at a time"):
+    with pytest.raises(TooLargeError, match=r"over the \d+ that this store makes at once.*Save less at a time"):
         store.apply(*batch)
     assert sent == []
     assert store.apply(*batch[:1_100]) is None
@@ -87,7 +87,7 @@ def test_what_is_too_much_for_a_transaction_is_refused_before_anything_is_sent(
 
 def test_large_bodies_count(store: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mongodb_room, "_SHARE", cache_of(store) // (3 << 20))
-    with pytest.raises(TooLarge, match="makes at once"):
+    with pytest.raises(TooLargeError, match="makes at once"):
         store.apply(*(Put(NODES, node(number, 1 << 18)) for number in range(20)))
     assert store.scan(NODES) == []
 
@@ -119,7 +119,7 @@ def test_a_failure_to_ask_is_told(store: Driven, monkeypatch: pytest.MonkeyPatch
         raise OperationFailure("broken", 96)
 
     monkeypatch.setattr(AsyncDatabase, "command", broken)
-    with pytest.raises(Unavailable, match="broken"):
+    with pytest.raises(UnavailableError, match="broken"):
         store.apply(*(Put(METADATA, entry(number)) for number in range(1_100)))
 
 
@@ -145,7 +145,7 @@ def test_what_the_server_finds_too_large_is_told_so(store: Driven, monkeypatch: 
         return await bulk_write(self, operations, **options)
 
     monkeypatch.setattr(AsyncCollection, "bulk_write", full)
-    with pytest.raises(TooLarge, match="will not fit in the storage engine cache"):
+    with pytest.raises(TooLargeError, match="will not fit in the storage engine cache"):
         store.apply(*(Create(NODES, node(number, 200_000)) for number in range(50)))
     assert store.scan(NODES) == []
     assert store.apply(Create(NODES, node(0, 10))) is None

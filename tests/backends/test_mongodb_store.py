@@ -34,7 +34,7 @@ from holdfast.backends.mongodb import large_bodies as mongodb_uploads
 from holdfast.backends.mongodb.commit_group import Group
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, METADATA, NODES, OBJECTS, STEPS, WORDS, Space
-from holdfast.errors import Config, HoldfastError, Invalid, TooLarge, Transient, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, InvalidError, TooLargeError, TransientError, UnavailableError
 from tests.servers import MongoServer, mongodb, mongodb_server
 
 MIB = 1 << 20
@@ -220,14 +220,14 @@ def test_a_body_whose_parts_are_gone_is_corrupt(store: Driven, plain: Database[d
     row = row_of(OBJECTS, *LINE, b"d", 0, body=_body(9 * MIB))
     store.fill(OBJECTS, [row])
     plain.parts.delete_one({"_id.part": 1})
-    with pytest.raises(holdfast.errors.Corrupt, match="1 of its 2 parts"):
+    with pytest.raises(holdfast.errors.CorruptError, match="1 of its 2 parts"):
         store.scan(OBJECTS)
 
 
 def test_what_no_document_has_room_for_is_refused(store: Driven) -> None:
-    with pytest.raises(TooLarge, match="columns"):
+    with pytest.raises(TooLargeError, match="columns"):
         store.apply(Create(STEPS, step(metadata="x" * (7 * MIB))))
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         store.apply(Create(OBJECTS, row_of(OBJECTS, *LINE, b"d", 0, body=bytes(257 * MIB))))
     assert store.scan(STEPS) == []
 
@@ -242,7 +242,7 @@ def test_a_group_that_comes_again_is_made_once(store: Driven) -> None:
     assert store.apply(Delete(STEPS, LINE)) is None
     assert _commit(store, batches, stamp) == [None, 0, None]
     assert store.scan(STEPS) == [], "made twice"
-    with pytest.raises(Unavailable, match="later group"):
+    with pytest.raises(UnavailableError, match="later group"):
         _commit(store, batches, Stamp("client", 0, 4))
     assert _commit(store, batches, Stamp("client", 1, 4)) == [None, 0, None], "another slot"
 
@@ -328,11 +328,15 @@ def test_a_line_that_comes_while_all_are_deleted_is_seen_to_be_gone(
 
 def test_what_mongodb_cannot_hold_is_refused_alone(store: Driven) -> None:
     cases: dict[str, tuple[Space, Row, type[Exception]]] = {
-        "too large in UTF-8": (METADATA, row_of(METADATA, *LINE, "c", "k", value=f'"{"中" * (5 * MIB)}"'), TooLarge),
-        "a name that is no text": (METADATA, row_of(METADATA, *LINE, "c", "\ud800"), Invalid),
-        "a column that is no text": (STEPS, step(0, id="\ud800"), Invalid),
-        "a key": (STEPS, step(1 << 63), Invalid),
-        "a number": (STEPS, step(0, time=1 << 64), Invalid),
+        "too large in UTF-8": (
+            METADATA,
+            row_of(METADATA, *LINE, "c", "k", value=f'"{"中" * (5 * MIB)}"'),
+            TooLargeError,
+        ),
+        "a name that is no text": (METADATA, row_of(METADATA, *LINE, "c", "\ud800"), InvalidError),
+        "a column that is no text": (STEPS, step(0, id="\ud800"), InvalidError),
+        "a key": (STEPS, step(1 << 63), InvalidError),
+        "a number": (STEPS, step(0, time=1 << 64), InvalidError),
     }
     for number, (name, (space, wrong, error)) in enumerate(cases.items(), 1):
         with case(name):
@@ -345,7 +349,7 @@ def test_what_mongodb_cannot_hold_is_refused_alone(store: Driven) -> None:
 
 def test_what_is_no_name_cannot_be_looked_for(store: Driven) -> None:
     for key in (("tenant", "\ud800", 0, 0), ("tenant", "line", 0, 1 << 63)):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             store.read(Get(STEPS, [key]))
 
 
@@ -487,7 +491,7 @@ def test_processes_open_a_new_store_at_once(url: str, count: int) -> None:
 def test_a_store_of_a_newer_layout_is_refused(url: str, plain: Database[dict[str, Any]]) -> None:
     _open(url).close()
     plain.holdfast.update_one({"_id": "layout"}, {"$set": {"version": 2}})
-    with pytest.raises(Config, match="newer version"):
+    with pytest.raises(ConfigError, match="newer version"):
         _open(url)
 
 
@@ -505,7 +509,7 @@ class _Alone(MongoServer):
 
 def test_a_server_that_stands_alone_is_refused() -> None:
     mongodb()  # skips where there is no MongoDB
-    with _Alone().start() as server, pytest.raises(Config, match=r"rs\.initiate"):
+    with _Alone().start() as server, pytest.raises(ConfigError, match=r"rs\.initiate"):
         _open(f"mongodb://127.0.0.1:{server.port}/agents")
 
 
@@ -522,20 +526,20 @@ def test_a_server_that_stands_alone_is_refused() -> None:
     ],
 )
 def test_wrong_urls_are_refused(wrong: str) -> None:
-    with pytest.raises(Config):
+    with pytest.raises(ConfigError):
         _open(wrong)
 
 
 def test_a_wrong_password_is_said_and_not_shown(url: str) -> None:
     wrong = url.replace("mongodb://", "mongodb://someone:s3cr3t@")
-    with pytest.raises(Config, match="does not let this user in") as caught:
+    with pytest.raises(ConfigError, match="does not let this user in") as caught:
         _open(wrong)
     assert "s3cr3t" not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_waited_for_until_the_timeout() -> None:
     begun = time.monotonic()
-    with pytest.raises(Transient, match="could not be used for 1 s"):
+    with pytest.raises(TransientError, match="could not be used for 1 s"):
         _open("mongodb://127.0.0.1:9/agents?timeout=1")
     assert time.monotonic() - begun < 60
 

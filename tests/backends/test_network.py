@@ -20,7 +20,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import STEPS
-from holdfast.errors import Config, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.errors import ConfigError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 from holdfast.testing import BackendConformance, Stores
 from tests.servers.pace import hurried
 
@@ -53,10 +53,10 @@ class Near(Network):
     @classmethod
     async def open(cls, url: str, **options: Any) -> Near:
         if not url.startswith("near://"):
-            raise Config("this is not near", where=url)
+            raise ConfigError("this is not near", where=url)
         timeout = options.pop("timeout", 30.0)
         if options:
-            raise Config(f"no option {min(options)}", where=url)
+            raise ConfigError(f"no option {min(options)}", where=url)
         store = cls(url, timeout)
         await store.start()
         return store
@@ -151,10 +151,10 @@ def test_what_was_surely_not_made_is_transient(near: Near) -> None:
     near.server.before = failing(1000, sent=False)
     with (
         hurried(near, 0.5),
-        pytest.raises(Transient, match=r"could not be used for 0\.5 s: the line was cut") as caught,
+        pytest.raises(TransientError, match=r"could not be used for 0\.5 s: the line was cut") as caught,
     ):
         run(near.apply([a_step(0)]))
-    assert not isinstance(caught.value, Uncertain)
+    assert not isinstance(caught.value, OutcomeUnknownError)
     near.server.before = failing(0, sent=False)
     assert run(near.apply([a_step(0)])) is None
 
@@ -163,14 +163,14 @@ def test_a_try_that_comes_too_late_is_not_begun(near: Near, monkeypatch: pytest.
     """A busy machine sleeps for longer than it should: what was broken off in the middle would be uncertain."""
     monkeypatch.setattr("holdfast.backends.async_backend.random.uniform", lambda least, most: 50.0)
     near.server.before = failing(1000, sent=False)
-    with hurried(near, 0.5), pytest.raises(Transient, match=r"could not be used.*the line was cut") as caught:
+    with hurried(near, 0.5), pytest.raises(TransientError, match=r"could not be used.*the line was cut") as caught:
         run(near.apply([a_step(0)]))
-    assert not isinstance(caught.value, Uncertain)
+    assert not isinstance(caught.value, OutcomeUnknownError)
 
 
 def test_what_may_have_been_made_is_uncertain(near: Near) -> None:
     near.server.after = failing(1000, sent=True)
-    with hurried(near, 0.5), pytest.raises(Uncertain, match="did not say in"):
+    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="did not say in"):
         run(near.apply([a_step(0)]))
     assert run(near.read([Get(STEPS, [("t", "l", 0, 0)])])) != [[]]
 
@@ -181,19 +181,19 @@ def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(
         raise Interrupted("the line was cut", sent=True)
 
     def refuse() -> None:
-        raise Config("the server does not let us in")
+        raise ConfigError("the server does not let us in")
 
     near.server.after = fail
-    with pytest.raises(Uncertain, match="does not let us in"):
+    with pytest.raises(OutcomeUnknownError, match="does not let us in"):
         run(near.apply([a_step(0)]))
-    with pytest.raises(Config, match="does not let us in"):
+    with pytest.raises(ConfigError, match="does not let us in"):
         run(near.apply([a_step(1)]))
 
 
 def test_a_server_that_says_nothing_is_given_up(near: Near) -> None:
     near.server.pause = 60
     began = time.monotonic()
-    with hurried(near, 0.5), pytest.raises(Uncertain, match="no answer came"):
+    with hurried(near, 0.5), pytest.raises(OutcomeUnknownError, match="no answer came"):
         run(near.apply([a_step(0)]))
     assert time.monotonic() - began < 60
     near.server.pause = 0
@@ -235,17 +235,17 @@ def test_an_error_that_nobody_foresaw_is_told(near: Near) -> None:
         raise ZeroDivisionError("of all things")
 
     near.server.before = fail
-    with pytest.raises(Unavailable, match="of all things"):
+    with pytest.raises(UnavailableError, match="of all things"):
         run(near.apply([a_step(0)]))
 
 
 def test_what_is_too_large_is_refused(near: Near) -> None:
     large = Create(STEPS, row_of(STEPS, "t", "l", 0, 0, body=bytes(5 << 20)))
     near.limits = Capabilities(durable=False, shared=False, max_body=4 << 20, max_batch=4 << 20)
-    with pytest.raises(TooLarge, match="a record of 5242880 bytes is over the 4194304"):
+    with pytest.raises(TooLargeError, match="a record of 5242880 bytes is over the 4194304"):
         run(near.apply([large]))
     near.limits = Capabilities(durable=False, shared=False, max_body=6 << 20, max_batch=6 << 20)
-    with pytest.raises(TooLarge, match="a change of 10485760 bytes is over"):
+    with pytest.raises(TooLargeError, match="a change of 10485760 bytes is over"):
         run(near.apply([large, Create(STEPS, row_of(STEPS, "t", "l", 0, 1, body=bytes(5 << 20)))]))
     assert near.server.groups == []
 
@@ -273,10 +273,10 @@ def test_a_store_that_is_let_go_of_ends_its_thread() -> None:
 def test_an_opening_that_fails_leaves_no_thread() -> None:
     class Far(Near):
         async def _connect(self) -> object:
-            raise Config("nobody is there")
+            raise ConfigError("nobody is there")
 
     before = network_threads()
-    with pytest.raises(Config, match="nobody is there"):
+    with pytest.raises(ConfigError, match="nobody is there"):
         run(Far.open("near://far"))
     assert network_threads() <= before
 
@@ -323,7 +323,7 @@ def test_closing_while_it_cannot_connect_is_no_failure() -> None:
         while store._loop is None:
             time.sleep(0.01)
         run(store.close())
-        with pytest.raises(Transient, match="nobody is there"):
+        with pytest.raises(TransientError, match="nobody is there"):
             asked.result(60)
     assert network_threads() <= before
 
@@ -350,7 +350,7 @@ def test_what_runs_in_a_loop_that_ends_is_told(near: Near) -> None:
         while near._groups is None or not near._groups._open:
             time.sleep(0.01)
         loop.stop()
-        with pytest.raises(Unavailable, match="broke off"):
+        with pytest.raises(UnavailableError, match="broke off"):
             asked.result(60)
     assert ended.is_set()
     near._loop = None

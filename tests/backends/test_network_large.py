@@ -12,7 +12,7 @@ from holdfast.backends.conformance.rows import row_of
 from holdfast.backends.interface import Put
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import METADATA
-from holdfast.errors import Uncertain
+from holdfast.errors import OutcomeUnknownError
 from tests.backends.test_network import SERVERS, Near
 
 
@@ -33,7 +33,7 @@ def entries(count: int, thread: str = "l") -> list[Put]:
 def test_a_large_batch_may_take_longer(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_backend, "PACE", 1_000 * async_backend._ROW // 60)  # a minute for a thousand rows
     near.server.pause = 1.0
-    with pytest.raises(Uncertain):
+    with pytest.raises(OutcomeUnknownError):
         run(near.apply(entries(1)))
     assert run(near.apply(entries(1_000, "large"))) is None
 

@@ -18,7 +18,7 @@ from holdfast.backends.interface import Create, Put, Scan
 from holdfast.backends.object_store.cloud import Bucket, Objects
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.errors import Config, Corrupt, Denied, Transient, Unavailable
+from holdfast.errors import ConfigError, CorruptError, DeniedError, TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
 
@@ -81,7 +81,7 @@ def opened(url: str, **options: Any) -> Objects:
 def test_a_wrong_url_is_explained(url: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AZURE_")]:
         monkeypatch.delenv(name)
-    with pytest.raises(Config) as caught:
+    with pytest.raises(ConfigError) as caught:
         opened(url)
     assert says in str(caught.value)
     assert "key:secret" not in str(caught.value)
@@ -103,7 +103,7 @@ def test_an_address_in_clear_is_used_only_if_it_is_said(monkeypatch: pytest.Monk
     _, options = place("moto")
     store = Objects("s3://b", opened_storage("s3://b", endpoint="https://localhost:1"), 1.0, 60.0)
     assert store.url == "s3://b"
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         opened(
             "s3://bucket/x", **{**options, "endpoint": options["endpoint"].replace("http://", "https://")}, timeout=0.5
         )
@@ -133,18 +133,18 @@ def test_a_storage_is_set_up_for_every_service(scheme: str, settings: dict[str, 
 
 def test_a_bucket_that_is_not_there() -> None:
     _, options = place("moto")
-    with pytest.raises(Config, match="no such bucket"):
+    with pytest.raises(ConfigError, match="no such bucket"):
         opened("s3://no-such-bucket/prefix", **options)
 
 
 def test_a_wrong_key_is_refused() -> None:
     url, options = place()
-    with pytest.raises(Denied, match="refuses"):
+    with pytest.raises(DeniedError, match="refuses"):
         opened(url, **{**options, "secret_access_key": "wrong"})
 
 
 def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(Transient, match="Try again"):
+    with pytest.raises(TransientError, match="Try again"):
         opened("s3://bucket/x", endpoint="http://127.0.0.1:9", access_key_id="a", secret_access_key="b", timeout=0.3)
 
 
@@ -158,7 +158,7 @@ def test_something_else_in_the_place_is_left_alone() -> None:
 
     run_in(store, spoil)
     run(store.close())
-    with pytest.raises(Config, match="something else"):
+    with pytest.raises(ConfigError, match="something else"):
         opened(url, **options)
 
 
@@ -185,7 +185,7 @@ def test_damage_is_found_and_named() -> None:
     run_in(store, spoil)
     run(store.close())
     store = opened(url, **options)
-    with pytest.raises(Corrupt, match="line=line/birth"):
+    with pytest.raises(CorruptError, match="line=line/birth"):
         run(store.read([Scan(STEPS, ())]))
     (wrong,) = run(store.check())
     assert "line=line/birth" in wrong
@@ -205,7 +205,7 @@ def test_a_forked_child_is_told_that_it_cannot() -> None:
             for ask in (lambda: run(store.read([Scan(STEPS, ())])), lambda: opened(url, **options)):
                 try:
                     ask()
-                except Unavailable as error:
+                except UnavailableError as error:
                     code = 0 if "forked" in str(error) else 2
         finally:
             os._exit(code)

@@ -24,7 +24,17 @@ from holdfast.backends.postgres.binary_values import escape, unescape
 from holdfast.backends.postgres.queries import TOGETHER
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import BRANCHES, LINES, METADATA, NODES, REFS, STEPS
-from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.errors import (
+    ConfigError,
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    OutcomeUnknownError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 from holdfast.testing import Driven
 from tests import servers
 from tests.backends.postgres_databases import emptied, emptied_pooled
@@ -84,7 +94,7 @@ def test_a_group_that_comes_again_is_made_once(store: Driven, url: str) -> None:
 
 def test_a_group_that_was_overtaken_is_refused(store: Driven) -> None:
     assert commit(store, [[Create(STEPS, step(0))]], Stamp("client", 0, 5)) == [None]
-    with pytest.raises(Uncertain, match="too late"):
+    with pytest.raises(OutcomeUnknownError, match="too late"):
         commit(store, [[Create(STEPS, step(1))]], Stamp("client", 0, 4))
     assert store.scan(STEPS) == [step(0)]
 
@@ -99,7 +109,7 @@ def test_a_group_that_is_overtaken_on_its_way_is_refused(store: Driven, url: str
         def late() -> None:
             try:
                 commit(other, [[Create(STEPS, step(0, line="held"))]], Stamp("client", 0, 1))
-            except Uncertain as error:
+            except OutcomeUnknownError as error:
                 failed.append(error)
 
         thread = threading.Thread(target=late)
@@ -129,7 +139,7 @@ def test_one_batch_does_not_keep_the_others_from_being_made(store: Driven) -> No
     ]
     outcomes = commit(store, group, Stamp("client", 0, 1))
     kinds = [type(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
-    assert kinds == [None, 1, TooLarge, *[Invalid] * 6, None]
+    assert kinds == [None, 1, TooLargeError, *[InvalidError] * 6, None]
     assert store.scan(STEPS) == [step(0), step(1)]
     assert store.scan(BRANCHES) == store.scan(REFS) == store.scan(METADATA) == []
 
@@ -140,7 +150,7 @@ def test_a_value_that_cannot_be_asked_for(store: Driven) -> None:
     text: Any = "x"
     two = Get(STEPS, [("t", "l", text, 0), ("t", "l", 1, 0)])
     for bad in (Get(LINES, [("tenant", "\ud800")]), Scan(STEPS, ("t", "l", 2**70)), two):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             store.read(bad)
     assert store.scan(LINES) == [LINE]
 
@@ -310,12 +320,12 @@ def test_a_pooler_that_was_not_noticed(store: Driven) -> None:
 @pytest.mark.parametrize(
     ("state", "kind"),
     [
-        ("53100", Transient),
-        ("53200", Transient),
-        ("58030", Transient),
-        ("XX001", Corrupt),
-        ("28000", Config),
-        ("XX000", Unavailable),
+        ("53100", TransientError),
+        ("53200", TransientError),
+        ("58030", TransientError),
+        ("XX001", CorruptError),
+        ("28000", ConfigError),
+        ("XX000", UnavailableError),
     ],
 )
 def test_an_error_of_the_server_is_told(store: Driven, url: str, state: str, kind: type[HoldfastError]) -> None:
@@ -332,7 +342,7 @@ def test_an_error_that_is_one_batchs_own(store: Driven, url: str) -> None:
     with _trigger(url, "IF NEW.seq = 1 THEN RAISE EXCEPTION 'so it is' USING ERRCODE = '42501'; END IF"):
         group: list[Batch] = [[Create(STEPS, step(seq))] for seq in range(3)]
         outcomes = commit(store, group, Stamp("client", 0, 1))
-        assert [type(outcome) for outcome in outcomes] == [type(None), Denied, type(None)]
+        assert [type(outcome) for outcome in outcomes] == [type(None), DeniedError, type(None)]
     assert store.scan(STEPS) == [step(0), step(2)]
 
 
@@ -353,10 +363,10 @@ def test_what_does_not_pass_is_given_up(url: str) -> None:
         with (
             _trigger(url, "RAISE EXCEPTION 'never' USING ERRCODE = '40001'"),
             hurried(store.backend, seconds),
-            pytest.raises(Transient) as caught,
+            pytest.raises(TransientError) as caught,
         ):
             store.apply(Create(STEPS, step(0)))
-        if isinstance(caught.value, Uncertain):  # the last try was broken off
+        if isinstance(caught.value, OutcomeUnknownError):  # the last try was broken off
             raise TooSoon(caught.value)
         assert "never" in str(caught.value)
 
@@ -373,7 +383,7 @@ def test_too_many_connections(url: str) -> None:
         first = opened(lonely)
 
         def refused(seconds: float) -> None:
-            with pytest.raises(Transient) as caught:
+            with pytest.raises(TransientError) as caught:
                 opened(lonely, timeout=seconds)
             if "too many connections" not in str(caught.value):
                 raise TooSoon(caught.value)
@@ -408,7 +418,7 @@ def test_one_who_waits_too_long_is_told_and_harms_nobody(url: str) -> None:
     with psycopg.connect(url) as holder:
         holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock("holdfast", "tenant", "line")])
         began = time.monotonic()
-        with hurried(store.backend, 1), pytest.raises(Uncertain, match="did not say"):
+        with hurried(store.backend, 1), pytest.raises(OutcomeUnknownError, match="did not say"):
             store.apply(*NEXT)
         assert time.monotonic() - began < 60
         backend = store.backend
@@ -472,7 +482,7 @@ def test_damage_is_found() -> None:
         store = opened(url)
         found = run(store.backend.check())
         assert any("nodes is damaged" in each for each in found), found
-        with pytest.raises(Corrupt, match="damaged"):
+        with pytest.raises(CorruptError, match="damaged"):
             store.scan(NODES)
         store.close()
 

@@ -21,7 +21,7 @@ from holdfast.backends.postgres import Postgres, setup, setup_sql
 from holdfast.backends.postgres.schema import VERSION, tables
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LATER, LINES, NODES, SPACES, STEPS, WORDS
-from holdfast.errors import Config, Denied, Transient
+from holdfast.errors import ConfigError, DeniedError, TransientError
 from holdfast.testing import Driven
 from tests import servers
 
@@ -97,7 +97,7 @@ def test_schemas_are_stores_of_their_own(url: str) -> None:
 
 @pytest.mark.parametrize("schema", ["", "x" * 64, "a$b", "a\nb", 7], ids=["none", "long", "dollar", "break", "number"])
 def test_names_that_no_schema_can_have(schema: Any) -> None:
-    with pytest.raises(Config, match="schema cannot be"):
+    with pytest.raises(ConfigError, match="schema cannot be"):
         opened("postgresql://127.0.0.1:1/nowhere", schema=schema)
 
 
@@ -112,13 +112,13 @@ def test_names_that_no_schema_can_have(schema: Any) -> None:
     ids=["words", "no time", "no connection", "number"],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(Config, match=said):
+    with pytest.raises(ConfigError, match=said):
         opened("postgresql://127.0.0.1:1/nowhere", **options)
 
 
 def test_a_url_that_libpq_cannot_read() -> None:
     for bad in ("postgresql://host/db?no_such_parameter=1", "postgresql://host:port/db%zz", "postgresql:/host"):
-        with pytest.raises(Config):
+        with pytest.raises(ConfigError):
             opened(bad)
 
 
@@ -139,7 +139,7 @@ def test_a_service_file_and_variables(url: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PGSERVICEFILE", str(service))
     with holdfast.open("postgresql:///?service=agents") as store:
         store.put("chat", {"n": 1})
-    with pytest.raises(Config, match="no_such_service"):
+    with pytest.raises(ConfigError, match="no_such_service"):
         opened("postgresql:///?service=no_such_service")
     for name, value in {"HOST": parts.hostname, "PORT": parts.port, "USER": "app", "DATABASE": parts.path[1:]}.items():
         monkeypatch.setenv(f"PG{name}", str(value))
@@ -148,27 +148,27 @@ def test_a_service_file_and_variables(url: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_database_that_is_not_there(url: str) -> None:
-    with pytest.raises(Config, match='database "nowhere" does not exist'):
+    with pytest.raises(ConfigError, match='database "nowhere" does not exist'):
         opened(url.rpartition("/")[0] + "/nowhere")
 
 
 def test_a_user_that_is_not_there(url: str) -> None:
-    with pytest.raises(Config, match='role "nobody_we_know" does not exist'):
+    with pytest.raises(ConfigError, match='role "nobody_we_know" does not exist'):
         opened(as_role(url, "nobody_we_know"))
 
 
 def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(Transient, match=r"could not be used for 0\.3 s.*refused"):
+    with pytest.raises(TransientError, match=r"could not be used for 0\.3 s.*refused"):
         opened("postgresql://127.0.0.1:1/nowhere", timeout=0.3)
 
 
 def test_a_host_that_is_not_there() -> None:
-    with pytest.raises((Config, Transient), match="host"):  # as the machine's resolver has it
+    with pytest.raises((ConfigError, TransientError), match="host"):  # as the machine's resolver has it
         opened("postgresql://no-such-host.invalid/db", timeout=0.3)
 
 
 def test_a_password_is_shown_to_nobody(url: str) -> None:
-    with pytest.raises(Config) as caught:
+    with pytest.raises(ConfigError) as caught:
         opened(as_role(url, "nobody_we_know") + "?password=another-secret")
     assert "secret" not in str(caught.value)
 
@@ -176,7 +176,7 @@ def test_a_password_is_shown_to_nobody(url: str) -> None:
 def test_a_database_that_is_not_utf_8(url: str) -> None:
     sql(url, "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
     try:
-        with pytest.raises(Config, match="encoded in LATIN1"):
+        with pytest.raises(ConfigError, match="encoded in LATIN1"):
             opened(url.rpartition("/")[0] + "/latin")
     finally:
         sql(url, "DROP DATABASE latin")
@@ -218,7 +218,7 @@ def test_several_processes_come_first(url: str, count: int) -> None:
 
 
 def test_one_who_may_not_make_the_schema_is_told_how(url: str, role: str) -> None:
-    with pytest.raises(Config, match=r"holdfast\.backends\.postgres\.setup\(url, schema='holdfast', role="):
+    with pytest.raises(ConfigError, match=r"holdfast\.backends\.postgres\.setup\(url, schema='holdfast', role="):
         opened(as_role(url, role))
 
 
@@ -237,12 +237,12 @@ def test_one_who_may_not_make_the_schema_uses_it(url: str, role: str) -> None:
 
 def test_a_schema_without_grants(url: str, role: str) -> None:
     setup(url)
-    with pytest.raises(Denied, match="setup_sql"):
+    with pytest.raises(DeniedError, match="setup_sql"):
         opened(as_role(url, role))
     sql(url, f"GRANT USAGE ON SCHEMA holdfast TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {role}")
     store = opened(as_role(url, role))
     assert store.scan(LINES) == []
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.apply(Create(LINES, ACME))
     assert store.scan(LINES) == []
     store.close()
@@ -266,7 +266,7 @@ def older(url: str) -> None:
 def test_a_schema_of_an_older_release_gets_what_it_lacks(url: str, role: str, guarded: bool) -> None:
     setup(url, rls=guarded, role=role)
     older(url)
-    with pytest.raises(Config, match="lacks tables that are new"):
+    with pytest.raises(ConfigError, match="lacks tables that are new"):
         opened(as_role(url, role), tenant="acme")
     opened(url, tenant="acme").close()  # the owner
     row = row_of(WORDS, "acme", "line", 0, 0, time=1, words="some words")
@@ -322,26 +322,26 @@ def test_setting_up_again_changes_nothing(url: str) -> None:
 def test_a_newer_schema_is_left_alone(url: str) -> None:
     setup(url)
     sql(url, f"INSERT INTO holdfast.version VALUES ({VERSION + 1})")
-    with pytest.raises(Config, match="newer Holdfast"):
+    with pytest.raises(ConfigError, match="newer Holdfast"):
         opened(url)
 
 
 def test_a_schema_that_is_dropped_meanwhile(url: str) -> None:
     store = opened(url)
     sql(url, "SET client_min_messages = warning; DROP SCHEMA holdfast CASCADE")
-    with pytest.raises(Config, match="not what Holdfast made"):
+    with pytest.raises(ConfigError, match="not what Holdfast made"):
         store.scan(LINES)
-    with pytest.raises(Config, match="not what Holdfast made"):
+    with pytest.raises(ConfigError, match="not what Holdfast made"):
         store.apply(Create(LINES, ACME))
     store.close()
 
 
 def test_setup_tells_what_is_wrong(url: str, role: str) -> None:
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         setup(as_role(url, role))
-    with pytest.raises(Config, match="does not exist"):
+    with pytest.raises(ConfigError, match="does not exist"):
         setup(as_role(url, "nobody_we_know"))
-    with pytest.raises(Transient, match="refused"):
+    with pytest.raises(TransientError, match="refused"):
         setup("postgresql://127.0.0.1:1/nowhere")
 
 
@@ -374,7 +374,7 @@ def guarded(url: str, role: str) -> str:
 
 
 def test_a_guarded_schema_is_opened_for_a_tenant(url: str, role: str, guarded: str) -> None:
-    with pytest.raises(Config, match="row-level security") as caught:
+    with pytest.raises(ConfigError, match="row-level security") as caught:
         opened(guarded)
     deadline = time.monotonic() + 120
     while sql(url, f"SELECT 1 FROM pg_stat_activity WHERE usename = '{role}'"):
@@ -394,7 +394,7 @@ def test_a_tenant_sees_nothing_of_another(url: str, guarded: str) -> None:
     assert other.apply(Expect(LINES, ACME.key, ACME.columns)) == 0
     assert other.apply(Expect(LINES, ACME.key, None)) is None
     for change in (Create(LINES, ACME), Put(LINES, ACME), Create(STEPS, row_of(STEPS, "acme", "line", 0, 0))):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             other.apply(change)
     assert other.apply(Delete(LINES, ("acme",)), Delete(LINES, ())) is None
     assert other.scan(LINES) == []
@@ -420,7 +420,7 @@ def test_the_owner_is_bound_too(url: str, role: str) -> None:
     sql(url, f"CREATE SCHEMA holdfast AUTHORIZATION {role}")
     owner = as_role(url, role)
     setup(owner, rls=True)
-    with pytest.raises(Config, match="row-level security"):
+    with pytest.raises(ConfigError, match="row-level security"):
         opened(owner)
     store = opened(owner, tenant="acme")
     store.fill(LINES, [ACME])

@@ -16,7 +16,7 @@ import apsw
 import apsw.sqlite_extra
 import pytest
 
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 from tests.support.sqlite.powercut import Labels, Log, check_cuts, images, record
 from tests.support.sqlite.recording import Create, Delete, Existing, Mark, Recorder, Sync, Truncate, Write
 from tests.support.sqlite.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
@@ -316,7 +316,7 @@ def test_checksums_are_recorded_and_survive_where_they_were_not() -> None:
 
 def test_without_the_checksum_vfs_there_is_no_recording_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw.sqlite_extra, "has", lambda _: None)
-    with pytest.raises(Unsupported, match="checksum VFS"):
+    with pytest.raises(UnsupportedError, match="checksum VFS"):
         record(workload("full"), checksums=True)
 
 

@@ -15,7 +15,7 @@ from holdfast.backends.interface import Expect
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.tables import JOBS, LATER, LINES
-from holdfast.errors import Config, Denied, NotFound
+from holdfast.errors import ConfigError, DeniedError, NotFoundError
 from holdfast.maintenance.doctor.result import Level
 from holdfast.maintenance.doctor.run import doctor
 
@@ -39,9 +39,9 @@ def test_it_reads_and_changes_nothing(url: str, tmp_path: Path) -> None:
         assert store.get("t").state == {"n": 39}
         assert len(store.log("t")) == 40
         assert store.stats().bytes > 0
-        with pytest.raises(Denied, match="for reading only"):
+        with pytest.raises(DeniedError, match="for reading only"):
             store.put("t", {"n": 40})
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.get("nope")
         run(store.engine.ground.backend.apply([]))
     assert names(tmp_path) == before
@@ -49,7 +49,7 @@ def test_it_reads_and_changes_nothing(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["sqlite", "file"])
 def test_it_makes_none(scheme: str, tmp_path: Path) -> None:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFoundError) as caught:
         holdfast.open(f"{scheme}:///{tmp_path}/nope", read_only=True)
     assert caught.value.code == "no-store"
     assert list(tmp_path.iterdir()) == []
@@ -70,7 +70,7 @@ def no_entry(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_where_this_user_may_not_look(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_entry(monkeypatch, tmp_path)
-    with pytest.raises(Denied, match="may not look"):
+    with pytest.raises(DeniedError, match="may not look"):
         holdfast.open(url, read_only=True)
     found = {check.code: check for check in doctor(url)}
     assert found["store-permissions"].level is Level.PROBLEM
@@ -78,9 +78,9 @@ def test_where_this_user_may_not_look(url: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_it_is_on_or_off(url: str) -> None:
-    with pytest.raises(Config, match="read_only"):
+    with pytest.raises(ConfigError, match="read_only"):
         holdfast.open(url, read_only="perhaps")
-    with holdfast.open(f"{url}?read_only=true") as store, pytest.raises(Denied):
+    with holdfast.open(f"{url}?read_only=true") as store, pytest.raises(DeniedError):
         store.put("t", {})
 
 

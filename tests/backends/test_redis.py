@@ -21,7 +21,7 @@ from holdfast.backends.redis.backend import MAX_BODY
 from holdfast.backends.redis.key_layout import read_words, words
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES, Key
-from holdfast.errors import Corrupt, Invalid, TooLarge
+from holdfast.errors import CorruptError, InvalidError, TooLargeError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests.servers import RedisServer, redis
 
@@ -180,15 +180,15 @@ def test_a_large_body(store: Redis) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_alone(store: Redis) -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         run(store.apply([Create(OBJECTS, row_of(OBJECTS, "t", "l", b"d", 0, body=bytes(MAX_BODY + 1)))]))
     assert run(store.apply([Create(STEPS, step())])) is None
 
 
 def test_a_name_that_is_no_text_is_refused_alone(store: Redis) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         run(store.apply([Create(LINES, row_of(LINES, "tenant", "\ud800"))]))
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         run(store.read([Get(LINES, [("tenant", "\ud800")])]))
     assert run(store.apply([Create(STEPS, step())])) is None
 
@@ -221,7 +221,7 @@ def test_check_finds(url: str, store: Redis, raw: client.Redis, damage: Any) -> 
 def test_a_damaged_row_is_not_read(url: str, store: Redis, raw: client.Redis, name: str) -> None:
     run(store.apply([Create(STEPS, step(seq, id=f"i{seq}")) for seq in range(3)]))
     DAMAGE[name](raw, lambda rest: key_of(url, rest))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         run(store.read([Scan(STEPS, ())]))
 
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.redis.cache_storage import RedisRoom
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.cache_storage import Room
-from holdfast.errors import Config, Transient, Unavailable
+from holdfast.errors import ConfigError, TransientError, UnavailableError
 from tests.servers import redis, redis_server
 
 
@@ -67,15 +67,15 @@ def test_a_room_that_is_down_says_so_at_once_and_comes_back() -> None:
         run(room.put_many({b"a": b"1"}, 60))
         server.kill()
         for _ in range(2):
-            with pytest.raises(Transient):
+            with pytest.raises(TransientError):
                 run(room.get_many([b"a"]))
         began = time.monotonic()
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             run(room.drop([b"a"]))
         assert time.monotonic() - began < 30
         assert room.status() == {"failures": 1}
         server.restart()
-        with pytest.raises(Transient, match="a moment ago"):
+        with pytest.raises(TransientError, match="a moment ago"):
             run(room.get_many([b"a"]))
         room._down_until = time.monotonic()
         assert run(room.get_many([b"a"])) == [b"1"]
@@ -85,7 +85,7 @@ def test_a_room_that_is_down_says_so_at_once_and_comes_back() -> None:
 def test_a_room_that_is_down_at_first() -> None:
     room = run(RedisRoom.open("redis://127.0.0.1:9/0"))
     assert room.status() == {"failures": 1}
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         run(room.get_many([b"a"]))
     run(room.close())
 
@@ -93,7 +93,7 @@ def test_a_room_that_is_down_at_first() -> None:
 @pytest.mark.parametrize("wrong", ["redis://localhost/first", "redis://:wrong@{}"], ids=["database", "password"])
 def test_a_wrong_url_is_refused(url: str, wrong: str) -> None:
     address = url.partition("//")[2].partition("?")[0]
-    with pytest.raises(Config):
+    with pytest.raises(ConfigError):
         run(RedisRoom.open(wrong.format(address)))
 
 
@@ -101,7 +101,7 @@ def test_a_closed_room_is_unavailable(url: str) -> None:
     room = run(RedisRoom.open(url))
     run(room.close())
     run(room.close())
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(room.get_many([b"a"]))
 
 

@@ -32,7 +32,14 @@ from holdfast.backends.redis.connections import Links, address
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import NODES, STEPS
-from holdfast.errors import Config, Denied, HoldfastError, Transient, Unavailable, Uncertain
+from holdfast.errors import (
+    ConfigError,
+    DeniedError,
+    HoldfastError,
+    OutcomeUnknownError,
+    TransientError,
+    UnavailableError,
+)
 from tests.servers import RedisServer, redis, redis_server
 from tests.servers.pace import TooSoon, given_time, hurried
 from tests.servers.processes import wait_for
@@ -76,20 +83,20 @@ WRONG = {
 @pytest.mark.parametrize(("url", "what"), WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_url_is_refused_at_once(url: str, what: str) -> None:
     began = time.monotonic()
-    with pytest.raises(Config, match=what):
+    with pytest.raises(ConfigError, match=what):
         run(Redis.open(url))
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("password", ["s3cr/t", "s3cr#t", "12/s3cr"])
 def test_a_password_that_is_not_quoted_is_not_shown(password: str) -> None:
-    with pytest.raises(Config, match="redis://someone@localhost:6379/0") as caught:
+    with pytest.raises(ConfigError, match="redis://someone@localhost:6379/0") as caught:
         run(Redis.open(f"redis://someone:{password}@localhost:6379/0"))
     assert "s3cr" not in str(caught.value)
 
 
 def test_no_server_there() -> None:
-    with pytest.raises(Transient, match="could not be used for 0.3 s"):
+    with pytest.raises(TransientError, match="could not be used for 0.3 s"):
         run(Redis.open("redis://127.0.0.1:9/0", timeout=0.3))
 
 
@@ -104,7 +111,7 @@ def test_the_other_schemes_and_a_database() -> None:
 
 
 def test_a_database_that_is_not_there() -> None:
-    with pytest.raises(Config, match="refuses the connection"):
+    with pytest.raises(ConfigError, match="refuses the connection"):
         run(Redis.open(redis().replace("/0", "/4000")))
 
 
@@ -117,7 +124,7 @@ def test_passwords_are_needed_and_not_shown() -> None:
             assert run(store.apply([Create(STEPS, step())])) is None
         for url in (f"redis://:wrong@{address}", f"redis://{address}"):
             began = time.monotonic()
-            with pytest.raises(Config) as caught:
+            with pytest.raises(ConfigError) as caught:
                 run(Redis.open(url))
             assert "wrong@" not in str(caught.value)
             assert time.monotonic() - began < 60
@@ -131,7 +138,7 @@ def test_an_encrypted_connection(tmp_path: Path) -> None:
             assert run(store.apply([Create(STEPS, step(body=bytes(1 << 20)))])) is None
             assert seqs(store) == [0]
         began = time.monotonic()
-        with pytest.raises(Config, match="certificate is refused"):
+        with pytest.raises(ConfigError, match="certificate is refused"):
             run(Redis.open(url))
         assert time.monotonic() - began < 60
 
@@ -186,7 +193,7 @@ def test_a_user_who_may_not_ask_for_settings() -> None:
             assert not store.capabilities.durable  # it may be, but nobody says so
             assert run(store.check()) == []
             assert run(store.size()) > 0
-        with pytest.raises(Denied, match="prefix"):
+        with pytest.raises(DeniedError, match="prefix"):
             run(Redis.open(url, prefix="other"))
 
 
@@ -211,7 +218,7 @@ def test_durable_is_what_the_server_flushes(settings: dict[str, str], durable: b
 def test_a_server_that_would_drop_keys_is_refused() -> None:
     with (
         redis_server(maxmemory_policy="allkeys-lru") as server,
-        pytest.raises(Config, match="maxmemory-policy is allkeys-lru"),
+        pytest.raises(ConfigError, match="maxmemory-policy is allkeys-lru"),
     ):
         run(Redis.open(server.url))
 
@@ -226,9 +233,9 @@ def test_a_server_without_memory_takes_nothing_and_removes_all_the_same() -> Non
                 run(store.apply([Create(NODES, row_of(NODES, "t", "l", 0, bytes([made]), body=bytes(1 << 20)))]))
                 made += 1
 
-        with pytest.raises(Transient, match="no memory left") as caught:
+        with pytest.raises(TransientError, match="no memory left") as caught:
             fill()
-        assert not isinstance(caught.value, Uncertain)
+        assert not isinstance(caught.value, OutcomeUnknownError)
         (rows,) = run(store.read([Scan(NODES, (), bodies=False)]))
         assert len(rows) == made
         assert run(store.apply([Delete(NODES, ("t", "l", 0, bytes([n]))) for n in range(made)])) is None
@@ -261,7 +268,10 @@ def test_a_group_that_comes_again_is_waited_for_again() -> None:
 
 
 def test_a_server_that_cannot_wait_for_its_disk() -> None:
-    with redis_server(appendonly="no") as server, pytest.raises(Config, match="cannot wait for its append-only file"):
+    with (
+        redis_server(appendonly="no") as server,
+        pytest.raises(ConfigError, match="cannot wait for its append-only file"),
+    ):
         run(Redis.open(server.url, durable="waitaof"))
 
 
@@ -275,7 +285,7 @@ def test_replicas_have_it_before_it_is_acknowledged() -> None:
                     assert other.zcard("{holdfast}:steps.keys:tenant+line+") == seq + 1
 
             def refused(seconds: float) -> None:
-                with pytest.raises(Transient) as caught:
+                with pytest.raises(TransientError) as caught:
                     run(Redis.open(replica.url, timeout=seconds))
                 _in_time("replica", caught.value)
 
@@ -284,7 +294,7 @@ def test_replicas_have_it_before_it_is_acknowledged() -> None:
         with opened(primary.url, replicas=1, timeout=120) as store:
 
             def lonely(seconds: float) -> None:
-                with hurried(store, seconds), pytest.raises(Uncertain) as caught:
+                with hurried(store, seconds), pytest.raises(OutcomeUnknownError) as caught:
                     run(store.apply([Put(STEPS, step(5))]))
                 _in_time("0 of 1 replicas", caught.value)
 
@@ -299,13 +309,13 @@ def test_a_primary_that_became_a_replica_is_not_read_from() -> None:
         other.replicaof("127.0.0.1", "9")  # nobody is there: it keeps what it has, and lags
 
         def refused(seconds: float) -> None:
-            with hurried(store, seconds), pytest.raises(Transient) as caught:
+            with hurried(store, seconds), pytest.raises(TransientError) as caught:
                 run(store.read([Scan(STEPS, ())]))
             _in_time("replica", caught.value)
-            with hurried(store, seconds), pytest.raises(Transient) as caught:
+            with hurried(store, seconds), pytest.raises(TransientError) as caught:
                 run(store.apply([Create(STEPS, step(1))]))
             _in_time("READONLY|replica", caught.value)
-            assert not isinstance(caught.value, Uncertain)
+            assert not isinstance(caught.value, OutcomeUnknownError)
 
         given_time(refused, 1)
         other.replicaof("NO", "ONE")
@@ -321,17 +331,17 @@ def test_a_replica_that_has_nothing_yet_lost_nothing() -> None:
 
         def refused(seconds: float) -> None:
             for call in (lambda: store.read([Scan(STEPS, ())]), lambda: store.apply([Create(STEPS, step())])):
-                with hurried(store, seconds), pytest.raises(Transient) as caught:
+                with hurried(store, seconds), pytest.raises(TransientError) as caught:
                     run(call())
                 _in_time("replica", caught.value)
 
         given_time(refused, 1)
         other.replicaof("NO", "ONE")
-        with pytest.raises(Unavailable, match="lost the store's data"):
+        with pytest.raises(UnavailableError, match="lost the store's data"):
             run(store.read([Scan(STEPS, ())]))
 
 
-def _in_time(why: str, error: Transient) -> None:
+def _in_time(why: str, error: TransientError) -> None:
     """The server had the time to say why."""
     if not re.search(why, str(error)):
         raise TooSoon(error)
@@ -412,12 +422,12 @@ def test_a_server_that_lost_its_data_is_not_taken_for_an_empty_store(lose: Any) 
             store.check,
             store.tidy,
         ):
-            with pytest.raises(Unavailable, match="lost the store's data"):
+            with pytest.raises(UnavailableError, match="lost the store's data"):
                 run(call())
         with opened(server.url) as again:
             assert seqs(again) == []
             run(again.apply([Create(STEPS, step(7))]))
-        with pytest.raises(Unavailable, match="lost the store's data"):
+        with pytest.raises(UnavailableError, match="lost the store's data"):
             run(store.read([]))
 
 
@@ -450,9 +460,9 @@ def test_a_server_that_is_gone() -> None:
     with redis_server() as server, opened(server.url) as store:
         run(store.apply([Create(STEPS, step())]))
         server.kill()
-        with hurried(store, 1), pytest.raises(Transient):
+        with hurried(store, 1), pytest.raises(TransientError):
             run(store.read([Scan(STEPS, ())]))
-        with hurried(store, 1), pytest.raises(Transient):
+        with hurried(store, 1), pytest.raises(TransientError):
             run(store.apply([Create(STEPS, step(1))]))
         server.restart()
         assert set(seqs(store)) <= {0, 1}
@@ -462,7 +472,7 @@ def test_a_server_that_stands_still() -> None:
     with redis_server() as server, opened(server.url) as store:
         run(store.apply([Create(STEPS, step())]))
         server.pause()
-        with hurried(store, 1), pytest.raises(Uncertain):
+        with hurried(store, 1), pytest.raises(OutcomeUnknownError):
             run(store.apply([Create(STEPS, step(1))]))
         server.resume()
         assert run(store.apply([Create(STEPS, step(2))])) is None
@@ -539,7 +549,7 @@ def test_closing_while_others_read_leaves_nobody_waiting() -> None:
         time.sleep(0.05)
         run(store.close())
         for reader in readers:
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 reader.result(timeout=120)
 
 

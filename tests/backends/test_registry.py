@@ -10,7 +10,7 @@ import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.registry import backend_for, schemes
 from holdfast.backends.sqlite import SQLite
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 PLUGIN = """
 from holdfast.backends.memory import Memory
@@ -59,12 +59,12 @@ def test_another_package_brings_a_backend() -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_a_plug_in_that_is_no_backend_is_refused() -> None:
-    with pytest.raises(Config, match="plugged_in_elsewhere:NoBackend for wrong:// is no holdfast backend"):
+    with pytest.raises(ConfigError, match="plugged_in_elsewhere:NoBackend for wrong:// is no holdfast backend"):
         backend_for("wrong://x")
 
 
 def test_an_unknown_scheme_says_which_are_known() -> None:
-    with pytest.raises(Config, match=r"no backend serves cassandra://.*memory://.*sqlite://"):
+    with pytest.raises(ConfigError, match=r"no backend serves cassandra://.*memory://.*sqlite://"):
         backend_for("cassandra://host/x")
-    with pytest.raises(Config, match="has no scheme .at agents.db.. Try sqlite:///agents.db"):
+    with pytest.raises(ConfigError, match="has no scheme .at agents.db.. Try sqlite:///agents.db"):
         backend_for("agents.db")

@@ -13,7 +13,7 @@ from holdfast.backends.paging import Hole, rows, sturdy_rows
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, STEPS, WRITES, Key, Space
 from holdfast.backends.wrappers import Wrapper
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=60)
 
@@ -35,7 +35,7 @@ class Damaged(Wrapper):
             if self._keys_read and isinstance(query, Scan) and not query.bodies:
                 continue
             if any(row.key in self._lost for row in answer):
-                raise Corrupt("a page is damaged")
+                raise CorruptError("a page is damaged")
         return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import holdfast
-from holdfast.errors import Transient, Unavailable
+from holdfast.errors import TransientError, UnavailableError
 from tests import servers
 from tests.servers.pace import hurried
 from tests.servers.places import REMOTE
@@ -124,7 +124,7 @@ def test_the_server_stands_still_for_too_long(place: Rig) -> None:
             place.front.pause()
             try:
                 begun = time.monotonic()
-                with pytest.raises(Transient):
+                with pytest.raises(TransientError):
                     store.get("writer 0")
                 assert time.monotonic() - begun < IN_TIME
                 writers.wait_for_failures(failed + 1)
@@ -158,7 +158,7 @@ def test_a_server_that_keeps_nothing_is_restarted() -> None:
             store.put("t", {"a": 1})
             server.restart()
             for ask in (lambda: store.get("t"), lambda: store.put("t", {"a": 2}), lambda: store.threads()):
-                with pytest.raises(Unavailable, match="lost"):
+                with pytest.raises(UnavailableError, match="lost"):
                     ask()
         with holdfast.open(url) as store:
             assert list(store.threads()) == []

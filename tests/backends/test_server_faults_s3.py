@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from holdfast.errors import Transient
+from holdfast.errors import TransientError
 from tests import servers
 from tests.servers.http_proxy import Fault, HttpProxy
 from tests.servers.pace import hurried
@@ -85,7 +85,7 @@ def test_answers_come_too_late(proxy: tuple[HttpProxy, str], method: str) -> Non
         late = threading.Event()
         way.rule = lambda asked, path: Fault(503, "after", until=late) if asked == method else None
         begun = time.monotonic()
-        with hurried(store, 1.5), pytest.raises(Transient):
+        with hurried(store, 1.5), pytest.raises(TransientError):
             store.get("writer 0", "no such id") if method == "GET" else store.put("other", {"a": 1})
         assert time.monotonic() - begun < 25
         late.set()

@@ -32,7 +32,7 @@ from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import LINES, REFS, SPACES, STEPS
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
-from holdfast.errors import Denied, Invalid, Uncertain
+from holdfast.errors import DeniedError, InvalidError, OutcomeUnknownError
 from holdfast.testing import Stores
 from tests.backends.shard_kit import PLACES, Double, InMemory, Process, Through, Turns
 from tests.support.nightly import mostly_nightly
@@ -299,9 +299,9 @@ def test_an_error_that_follows_a_lost_answer_does_not_say_that_nothing_was_made(
             if errors:
                 await ask()
                 raise errors.pop()
-            raise Denied("the key was withdrawn")
+            raise DeniedError("the key was withdrawn")
 
-        with pytest.raises(Denied if lost is None else Interrupted) as caught:
+        with pytest.raises(DeniedError if lost is None else Interrupted) as caught:
             await Process(Through(InMemory(), way)).apply(Put(STEPS, step(0)))
         assert lost is None or getattr(caught.value, "sent", None) is True
 
@@ -351,7 +351,7 @@ def test_a_batch_that_cannot_be_kept_is_refused_by_itself(bad: Row) -> None:
         good = [Create(STEPS, step(key)) for key in range(2, 12)]
         batches = [*good[:5], Create(STEPS, bad), *good[5:]]
         made = await asyncio.gather(*(arun(store.apply([each])) for each in batches), return_exceptions=True)
-        assert isinstance(made.pop(5), Invalid)
+        assert isinstance(made.pop(5), InvalidError)
         assert made == [None] * 10
         assert len((await arun(store.read([Scan(STEPS, ("tenant", "line"))])))[0]) == 10
         await arun(store.close())
@@ -538,7 +538,7 @@ def test_a_transaction_that_slept_is_uncertain(jumping: Clock) -> None:
                 jumping.ahead += 2000.0
             return await ask()
 
-        with pytest.raises(Uncertain, match="paused"):
+        with pytest.raises(OutcomeUnknownError, match="paused"):
             await Process(Through(blobs, way)).apply(*both(1))
 
     asyncio.run(main())

@@ -22,7 +22,16 @@ from holdfast.backends.sqlite import database_file as sqlite_files
 from holdfast.backends.sqlite.database_file import checksum_vfs
 from holdfast.backends.sqlite.schema import APPLICATION_ID, STATEMENTS, schema
 from holdfast.backends.tables import BRANCHES, LINES, NODES, SPACES, STEPS, Key, Scalar, Space
-from holdfast.errors import Config, Corrupt, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Unsupported
+from holdfast.errors import (
+    ConfigError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+    UnsupportedError,
+)
 from holdfast.testing import BackendConformance, Stores
 
 CREATED = 1_700_000_000_123_000_000
@@ -80,7 +89,7 @@ class TestConformance(BackendConformance):
 )
 def test_a_wrong_url_is_explained(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Config) as caught:
+    with pytest.raises(ConfigError) as caught:
         run(SQLite.open(url))
     assert says in str(caught.value)
     assert url in str(caught.value)
@@ -115,13 +124,13 @@ def test_settings(store: SQLite) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Config, match="directory must exist"):
+    with pytest.raises(ConfigError, match="directory must exist"):
         opened(tmp_path / "missing" / "a.db")
 
 
 def test_a_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"Dear diary, " * 1_000)
-    with pytest.raises(Corrupt, match="not a SQLite database"):
+    with pytest.raises(CorruptError, match="not a SQLite database"):
         opened(path)
     assert path.read_bytes() == b"Dear diary, " * 1_000
 
@@ -133,7 +142,7 @@ def test_another_applications_file_is_left_alone(path: Path, setup: str, mode: s
         other.execute(f"PRAGMA journal_mode = {mode}")
         other.execute(setup)
     before = path.read_bytes()
-    with pytest.raises(Config, match="another application"):
+    with pytest.raises(ConfigError, match="another application"):
         opened(path)
     assert path.read_bytes() == before
 
@@ -144,7 +153,7 @@ def test_another_applications_log_is_not_written_back(path: Path) -> None:
         other.execute("PRAGMA journal_mode = WAL; CREATE TABLE t (x); INSERT INTO t VALUES (1)").fetchall()
     wal = path.with_name(path.name + "-wal")
     before = path.read_bytes(), wal.read_bytes()
-    with pytest.raises(Config, match="another application"):
+    with pytest.raises(ConfigError, match="another application"):
         opened(path)
     assert (path.read_bytes(), wal.read_bytes()) == before
 
@@ -181,7 +190,7 @@ def test_checksums_are_not_spoilt_where_they_are_not_known(path: Path, monkeypat
     before = path.read_bytes()
     monkeypatch.setattr(sqlite_files, "_CHECKSUM_VFS", "cksmvfs, if it were there")
     monkeypatch.setattr(sqlite_files, "checksum_extension", lambda: None)
-    with pytest.raises(Unsupported, match="cksumvfs"):
+    with pytest.raises(UnsupportedError, match="cksumvfs"):
         opened(path)
     assert path.read_bytes() == before
 
@@ -191,7 +200,7 @@ def test_a_newer_layout(path: Path) -> None:
     with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
         other.execute("PRAGMA user_version = 2")
     before = path.read_bytes()
-    with pytest.raises(Unsupported, match="Update holdfast"):
+    with pytest.raises(UnsupportedError, match="Update holdfast"):
         opened(path)
     assert path.read_bytes() == before
 
@@ -201,9 +210,9 @@ def test_a_table_that_is_gone(path: Path) -> None:
     with closing(apsw.Connection(str(path), vfs=checksum_vfs())) as other:
         other.execute("DROP VIEW log; DROP VIEW threads; DROP TABLE steps")
     store = opened(path)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         run(store.read([Scan(STEPS, ())]))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         run(store.apply([Create(STEPS, step(0))]))
     assert run(store.apply([Create(LINES, row(LINES, ("t", "l")))])) is None
     run(store.close())
@@ -359,19 +368,19 @@ def test_a_value_that_does_not_fit_is_one_batchs_fault(store: SQLite) -> None:
 
     outcomes = asyncio.run(main())
     assert outcomes[::2] == [None] * len(good)
-    assert all(isinstance(outcome, Invalid) for outcome in outcomes[1::2])
+    assert all(isinstance(outcome, InvalidError) for outcome in outcomes[1::2])
     assert [row.key[3] for row in run(store.read([Scan(STEPS, ())]))[0]] == list(range(len(good)))
     for batch in bad:
-        with pytest.raises(Invalid, match="store.db"):
+        with pytest.raises(InvalidError, match="store.db"):
             run(store.apply(batch))
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         run(store.read([Get(NODES, [("t", "\ud800", 0, b"n")])]))
     assert run(store.apply([Create(STEPS, step(100))])) is None
 
 
 def test_a_body_that_sqlite_refuses(store: SQLite) -> None:
     store._connections.writer().connection.limit(apsw.SQLITE_LIMIT_LENGTH, 1_000)
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         run(store.apply([Create(STEPS, step(0, body=bytes(2_000)))]))
     assert run(store.apply([Create(STEPS, step(0))])) is None
 
@@ -439,7 +448,7 @@ def test_tidying_gives_room_back(store: SQLite, path: Path) -> None:
     assert store._connections.writer().connection.pragma("freelist_count") == 0
     run(store.tidy())
     run(store.close())
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(store.tidy())
 
 
@@ -462,10 +471,10 @@ def test_a_flipped_byte_is_found(path: Path) -> None:
     damaged[place] ^= 1
     path.write_bytes(damaged)
     store = opened(path)
-    with pytest.raises(Corrupt, match="damaged"):
+    with pytest.raises(CorruptError, match="damaged"):
         run(store.read([Scan(STEPS, ())]))
     assert any("the checksums of 1 of" in each for each in run(store.check()))
-    with pytest.raises(Corrupt, match="damaged"):
+    with pytest.raises(CorruptError, match="damaged"):
         run(store.apply([Delete(STEPS, ())]))
     run(store.close())
 
@@ -478,7 +487,7 @@ def test_a_lock_that_is_not_given_back(store: SQLite, path: Path) -> None:
     blocker = store._connections.writer()
     blocker.execute("BEGIN IMMEDIATE")
     began = time.monotonic()
-    with pytest.raises(Transient, match="busy_timeout"):
+    with pytest.raises(TransientError, match="busy_timeout"):
         run(impatient.apply([Create(STEPS, step(0))]))
     assert 0.2 <= time.monotonic() - began < 60
     assert run(impatient.read([Scan(STEPS, ())])) == [[]]
@@ -544,7 +553,7 @@ def test_closing_waits_for_readers_and_writers(path: Path) -> None:
         thread.join(120)
         assert not thread.is_alive()
     stop.set()
-    assert [type(error) for error in trouble] == [Unavailable] * 4
+    assert [type(error) for error in trouble] == [UnavailableError] * 4
     assert not path.with_name(path.name + "-wal").exists()
     store = opened(path)
     assert len(run(store.read([Scan(STEPS, (), bodies=False)]))[0]) == len(made)

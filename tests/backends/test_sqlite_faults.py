@@ -21,7 +21,16 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.backends.sqlite import backend as sqlite
 from holdfast.backends.sqlite import errors as sqlite_errors
 from holdfast.backends.tables import NODES
-from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable
+from holdfast.errors import (
+    ConfigError,
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 from tests.support.sqlite.vfs_faults import DiskFault, FaultyVFS, disk_full, read_error, sync_error, write_error
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +73,7 @@ def test_a_failed_flush_ends_the_store_until_it_is_opened_anew(path: Path, disk:
     store = opened(path, disk)
     assert run(store.apply([Create(NODES, node(0))])) is None
     disk.restart([fault])
-    with pytest.raises(Unavailable, match="may or may not be stored"):
+    with pytest.raises(UnavailableError, match="may or may not be stored"):
         run(store.apply([Create(NODES, node(1))]))
     assert len(disk.struck) == 1
     for action in (
@@ -73,7 +82,7 @@ def test_a_failed_flush_ends_the_store_until_it_is_opened_anew(path: Path, disk:
         lambda: store.apply([]),
         store.tidy,
     ):
-        with pytest.raises(Unavailable, match="open the store anew"):
+        with pytest.raises(UnavailableError, match="open the store anew"):
             run(action())
     assert len(disk.struck) == 1  # nothing was tried again
     again = opened(path, disk)
@@ -89,7 +98,7 @@ def test_a_failed_flush_ends_the_store_until_it_is_opened_anew(path: Path, disk:
 def test_after_a_failed_flush_the_log_has_to_be_written_back(path: Path, disk: FaultyVFS) -> None:
     store = opened(path, disk)
     disk.restart([sync_error(1, ending="-wal")])
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(store.apply([Create(NODES, node(1))]))
     disk.restart([])
     other = opened(path)  # another process, as far as this one's memory of the failure goes
@@ -99,7 +108,7 @@ def test_after_a_failed_flush_the_log_has_to_be_written_back(path: Path, disk: F
         assert run(other.apply([Create(NODES, node(2))])) is None
         reader.execute("BEGIN; SELECT count(*) FROM nodes").fetchall()
         assert run(other.apply([Create(NODES, node(3))])) is None
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             opened(path, busy_timeout=0.1)
         reader.execute("COMMIT")
         run(opened(path, busy_timeout=60).close())
@@ -116,7 +125,7 @@ def test_a_failure_to_write_the_log_back_when_opening(path: Path, disk: FaultyVF
     assert run(store.apply([Create(NODES, node(0))])) is None
     store._connections.drop_writer()
     disk.restart([sync_error(1, ending="store.db")])
-    with pytest.raises(Unavailable, match="writing failed"):
+    with pytest.raises(UnavailableError, match="writing failed"):
         opened(path, disk)
     assert disk.struck
     again = opened(path, disk)
@@ -131,7 +140,7 @@ def test_a_full_disk_loses_nothing(path: Path, disk: FaultyVFS, times: int) -> N
     assert run(store.apply([Create(NODES, node(0))])) is None
     disk.restart([disk_full(1, times=times, ending="-wal")])
     for _ in range(times):
-        with pytest.raises(Transient, match="disk is full"):
+        with pytest.raises(TransientError, match="disk is full"):
             run(store.apply([Create(NODES, node(1)), Create(NODES, node(2))]))
         assert everything(store) == [0]
     assert run(store.apply([Create(NODES, node(1))])) is None
@@ -150,7 +159,7 @@ def test_a_failure_to_read_changes_nothing(path: Path, disk: FaultyVFS) -> None:
     ):
         writer.execute("PRAGMA shrink_memory")
         disk.restart([read_error(5)])
-        with pytest.raises(Transient, match="reading failed"):
+        with pytest.raises(TransientError, match="reading failed"):
             run(action())
         assert disk.struck
     disk.restart([])
@@ -175,7 +184,7 @@ def test_what_is_committed_stays_so_if_the_log_cannot_be_written_back(
         assert run(store.apply([Create(NODES, node(n))])) is None
         n += 1
     else:
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             run(store.apply([Create(NODES, node(n))]))
     run(store.close())
     again = opened(path, disk)
@@ -189,7 +198,7 @@ def test_a_failure_while_tidying(path: Path, disk: FaultyVFS, fault: DiskFault) 
     assert run(store.apply([Create(NODES, node(n, 50_000)) for n in range(20)])) is None
     assert run(store.apply([Delete(NODES, (*node(0).key[:3],))])) is None
     disk.restart([fault])
-    with pytest.raises(Unavailable if fault.code != apsw.SQLITE_FULL else Transient):
+    with pytest.raises(UnavailableError if fault.code != apsw.SQLITE_FULL else TransientError):
         run(store.tidy())
     run(store.close())
     again = opened(path, disk)
@@ -213,9 +222,9 @@ def test_a_rollback_that_fails_ends_the_store(path: Path, monkeypatch: pytest.Mo
             return writer.execute(sql, *bindings)
 
     monkeypatch.setattr(store._connections, "_writer", Failing())
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(store.apply([Create(NODES, node(0))]))
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(store.read([Scan(NODES, ())]))
     run(store.close())
     again = opened(path)
@@ -239,13 +248,13 @@ class ReadOnlyVFS(apsw.VFS):
 def test_a_file_that_may_not_be_written(path: Path) -> None:
     run(opened(path).close())
     vfs = ReadOnlyVFS()
-    with pytest.raises(Denied, match="may not be written"):
+    with pytest.raises(DeniedError, match="may not be written"):
         opened(path, vfs="holdfast-test-read-only", exclusive=True)
     vfs.unregister()
 
 
 def test_a_vfs_without_a_log_is_explained() -> None:
-    with pytest.raises(Config, match="write-ahead log"):
+    with pytest.raises(ConfigError, match="write-ahead log"):
         run(SQLite.open("sqlite:////holdfast-test", vfs="memdb", exclusive=False))
 
 
@@ -259,20 +268,20 @@ def test_synchronous_off_is_for_tests_of_tests(path: Path, disk: FaultyVFS) -> N
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (apsw.CorruptError("x"), Corrupt),
-        (apsw.NotADBError("x"), Corrupt),
-        (apsw.SQLError("x"), Corrupt),
-        (apsw.TooBigError("x"), TooLarge),
-        (apsw.ConstraintError("x"), Invalid),
-        (TypeError("x"), Invalid),
-        (apsw.BusyError("x"), Transient),
-        (apsw.ProtocolError("x"), Transient),
-        (apsw.FullError("x"), Transient),
-        (apsw.NoMemError("x"), Transient),
-        (apsw.ReadOnlyError("x"), Denied),
-        (apsw.PermissionsError("x"), Denied),
-        (apsw.CantOpenError("x"), Unavailable),
-        (apsw.InternalError("x"), Unavailable),
+        (apsw.CorruptError("x"), CorruptError),
+        (apsw.NotADBError("x"), CorruptError),
+        (apsw.SQLError("x"), CorruptError),
+        (apsw.TooBigError("x"), TooLargeError),
+        (apsw.ConstraintError("x"), InvalidError),
+        (TypeError("x"), InvalidError),
+        (apsw.BusyError("x"), TransientError),
+        (apsw.ProtocolError("x"), TransientError),
+        (apsw.FullError("x"), TransientError),
+        (apsw.NoMemError("x"), TransientError),
+        (apsw.ReadOnlyError("x"), DeniedError),
+        (apsw.PermissionsError("x"), DeniedError),
+        (apsw.CantOpenError("x"), UnavailableError),
+        (apsw.InternalError("x"), UnavailableError),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
 )

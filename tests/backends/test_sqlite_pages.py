@@ -12,7 +12,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite.backend import SQLite
 from holdfast.backends.sqlite.page_check import damaged_pages
 from holdfast.backends.tables import STEPS
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 SIZE = 4096
 
@@ -81,7 +81,7 @@ def test_connections_are_kept_where_only_the_file_is_damaged(tmp_path: Path) -> 
         for queries in ([Scan(STEPS, ())], [Scan(STEPS, (), limit=1), Scan(STEPS, ())]):
             try:
                 run(store.read(queries))
-            except Corrupt:
+            except CorruptError:
                 (idle,) = store._connections._idle
                 assert not idle.connection.in_transaction
                 kept.add(id(idle))

@@ -14,7 +14,7 @@ from holdfast.backends.interface import Create, Delete, Put, Row, Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
 from holdfast.backends.tables import NODES, STEPS, WORDS
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError
 
 
 @pytest.fixture
@@ -127,5 +127,5 @@ def test_an_index_of_words_that_is_damaged_is_damage(store: SQLite) -> None:
 def test_an_index_of_words_that_is_none_is_damage(store: SQLite) -> None:
     assert run(store.apply([Create(WORDS, Row(("t", "l", 0, 0), (0, "word")))])) is None
     store._connections.writer().execute("DROP TABLE words_index; CREATE TABLE words_index (other)")
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         run(store.match("t", ["word"]))

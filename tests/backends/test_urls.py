@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.backends.urls import choice, number, split_options, switch, whole, without_password
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 URL = "redis://user:pass@host/0?timeout=5&ssl=true&password=secret"
 
@@ -25,10 +25,10 @@ def test_without_a_query_nothing_is_added() -> None:
 
 
 def test_an_unknown_option_is_refused_without_showing_the_password() -> None:
-    with pytest.raises(Config, match=r"takes no option 'patience'.*It takes timeout") as caught:
+    with pytest.raises(ConfigError, match=r"takes no option 'patience'.*It takes timeout") as caught:
         split_options(URL, {"timeout": 0}, {"patience": 1})
     assert "pass" not in str(caught.value).replace("takes", "")
-    with pytest.raises(Config, match="It takes none"):
+    with pytest.raises(ConfigError, match="It takes none"):
         split_options(URL, {}, {"patience": 1})
 
 
@@ -59,10 +59,10 @@ def test_numbers() -> None:
     assert number(URL, "timeout", "2.5") == 2.5
     assert whole(URL, "pool_size", "4", 1) == 4
     for value in ("many", "-1", None, True, "nan"):
-        with pytest.raises(Config, match="timeout cannot be .* It is a number from 0"):
+        with pytest.raises(ConfigError, match="timeout cannot be .* It is a number from 0"):
             number(URL, "timeout", value)
     for value in ("2.5", "0", "", True):
-        with pytest.raises(Config, match="pool_size cannot be .* It is a whole number from 1"):
+        with pytest.raises(ConfigError, match="pool_size cannot be .* It is a whole number from 1"):
             whole(URL, "pool_size", value, 1)
 
 
@@ -70,11 +70,11 @@ def test_switches() -> None:
     assert [switch(URL, "rls", value) for value in (True, "true", "ON", "1", False, "no", 0)] == [True] * 4 + [
         False
     ] * 3
-    with pytest.raises(Config, match="rls cannot be 'perhaps'"):
+    with pytest.raises(ConfigError, match="rls cannot be 'perhaps'"):
         switch(URL, "rls", "perhaps")
 
 
 def test_choices() -> None:
     assert choice(URL, "durable", "waitaof", ("server", "waitaof")) == "waitaof"
-    with pytest.raises(Config, match="durable cannot be 'no'.* It is one of server, waitaof"):
+    with pytest.raises(ConfigError, match="durable cannot be 'no'.* It is one of server, waitaof"):
         choice(URL, "durable", "no", ("server", "waitaof"))

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from holdfast.codec import Codec
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 
 def check_refused_cheaply(codec: Codec, data: bytes) -> None:
@@ -16,7 +16,7 @@ def check_refused_cheaply(codec: Codec, data: bytes) -> None:
     started = time.process_time()
     tracemalloc.start()
     try:
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             codec.unpack(data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:

@@ -30,7 +30,7 @@ from holdfast.engine.cache import Cache
 from holdfast.engine.model.packed_state import LONG_TEXT, pack_state, unpack_state
 from holdfast.engine.pack_cache import Recent
 from holdfast.engine.row_format import Line
-from holdfast.errors import HoldfastError, Unsupported
+from holdfast.errors import HoldfastError, UnsupportedError
 from tests.codec.values import identical
 from tests.support.cases import case
 
@@ -356,9 +356,9 @@ def test_what_moves_without_changing_is_noticed(subtests: pytest.Subtests) -> No
 def test_one_attribute_for_another_is_noticed() -> None:
     message = HumanMessage("1")
     vars(message)["more"] = vars(message).pop("name")
-    with pytest.raises(Unsupported, match="'more' that is not one of its fields"):
+    with pytest.raises(UnsupportedError, match="'more' that is not one of its fields"):
         codec.pack_items([message])
-    with pytest.raises(Unsupported, match="'more' that is not one of its fields"):
+    with pytest.raises(UnsupportedError, match="'more' that is not one of its fields"):
         codec.pack_again([HumanMessage("0"), message], None)
 
 

@@ -37,7 +37,7 @@ from holdfast.codec.compression import Compression, decompress
 from holdfast.codec.envelope import Context, unwrap, wrap
 from holdfast.codec.packer import MAX_VALUES
 from holdfast.codec.tags import Tag
-from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
+from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 from tests.codec import gadgets
 from tests.codec.gadgets import RAN
 from tests.support.cases import case
@@ -94,7 +94,7 @@ def read(data: bytes) -> Any:
 
 def stays_shut(data: bytes) -> None:
     value = read(data)
-    assert type(value) is Inert or isinstance(value, Corrupt)
+    assert type(value) is Inert or isinstance(value, CorruptError)
     del value
     assert RAN == []
 
@@ -178,7 +178,7 @@ NOT_REVIVABLE: list[Any] = [
 def test_what_could_not_be_revived_is_not_written(subtests: pytest.Subtests) -> None:
     for number, make in enumerate(NOT_REVIVABLE):
         value = make()
-        with case(subtests, number, type(value).__name__), pytest.raises(Unsupported, match=r"plan\.steps\[1\]"):
+        with case(subtests, number, type(value).__name__), pytest.raises(UnsupportedError, match=r"plan\.steps\[1\]"):
             codec.pack({"plan": {"steps": [0, value]}})
 
 
@@ -257,9 +257,9 @@ def test_of_a_key_only_hash_and_equality_run() -> None:
         assert set(RAN) <= {"__hash__", "__eq__"}
     bad = operand("BadKey")
     for tag in (Tag.SET, Tag.FROZENSET):
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             codec.unpack(msgpack.ext(tag, array_of(bad)))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         codec.unpack(b"\x81" + bad + b"\x01")
 
 
@@ -293,7 +293,7 @@ def test_a_forged_shape_is_not_another_value_once_saved_again(subtests: pytest.S
             data = array_of(msgpack.ext(Tag.SHAPED, payload))
             try:
                 value = codec.unpack(data)
-            except Corrupt:
+            except CorruptError:
                 continue
             assert codec.pack(value) == data
             (alone,) = codec.unpack_items(codec.pack_items(value))
@@ -306,7 +306,7 @@ def test_fields_of_a_message_are_a_plain_dict(subtests: pytest.Subtests) -> None
         with case(subtests, mapping):
             fields = msgpack.inner(codec.pack(mapping(HumanMessage("x").__dict__)))
             value = read(array_of(NONE, b"\x01", fields))
-            assert isinstance(value, Inert | Corrupt)
+            assert isinstance(value, Inert | CorruptError)
 
 
 FORGED_MODELS: list[tuple[Any, ...]] = [
@@ -328,7 +328,7 @@ def test_a_forged_model_can_be_used_and_saved(subtests: pytest.Subtests) -> None
                 parts = (map_of(x=b"\x01"), b"\x01", extra, private, *strangers)
                 try:
                     value = codec.unpack(forge(Tag.PYDANTIC, encode(f"{HERE}:{name}"), *parts))
-                except Corrupt:
+                except CorruptError:
                     continue
                 codec.pack(value)
                 repr(value)
@@ -344,7 +344,7 @@ def test_an_unknown_type_stays_as_it_is(subtests: pytest.Subtests) -> None:
             for payload in (b"", b"\x01", b"\x91" * 100, b"\xc1"):
                 data = msgpack.ext(tag & 0xFF, payload)
                 value = read(data)
-                assert isinstance(value, Inert | Corrupt)
+                assert isinstance(value, Inert | CorruptError)
                 read(msgpack.ext(Tag.SET, array_of(data)))
 
 
@@ -563,7 +563,7 @@ def test_nesting_does_not_fill_the_stack(subtests: pytest.Subtests) -> None:
     assert len(outcomes) == len(STACKS)
     for name, outcome in outcomes.items():
         with case(subtests, name):
-            assert outcome in ("TooDeep", "Corrupt", "read")
+            assert outcome in ("TooDeepError", "CorruptError", "read")
 
 
 def test_claimed_lengths_take_no_memory() -> None:
@@ -695,9 +695,9 @@ def test_a_decompression_bomb_makes_no_more_than_it_claims(subtests: pytest.Subt
         for how, bomb in bombs.items():
             with case(subtests, how.name, size):
                 start = time.process_time()
-                with pytest.raises(Corrupt):
+                with pytest.raises(CorruptError):
                     decompress(how, bomb, size, 128 << 20)
-                with pytest.raises(TooLarge):
+                with pytest.raises(TooLargeError):
                     decompress(how, bomb, 200 << 20, 128 << 20)
                 assert time.process_time() - start < 5
 
@@ -708,7 +708,7 @@ def test_a_window_over_the_limit_is_refused() -> None:
         frame = b"\x28\xb5\x2f\xfd\x00" + bytes([window]) + b"\x01\x00\x00"
         try:
             assert decompress(Compression.ZSTD, frame, 0, 1 << 20) == b""
-        except Corrupt:
+        except CorruptError:
             assert window >> 3 > 16
     code = """
     from holdfast.codec.compression import decompress
@@ -740,7 +740,7 @@ NO_ZONES: list[Any] = [b"../../etc/passwd", b"/etc/passwd", b"A\0B", b".", b"", 
 def test_a_time_zone_is_no_path(subtests: pytest.Subtests) -> None:
     for key in NO_ZONES:
         with case(subtests, key):
-            assert isinstance(read(msgpack.ext(Tag.ZONEINFO, key)), Corrupt)
+            assert isinstance(read(msgpack.ext(Tag.ZONEINFO, key)), CorruptError)
 
 
 def test_time_zone_offsets(subtests: pytest.Subtests) -> None:
@@ -748,12 +748,12 @@ def test_time_zone_offsets(subtests: pytest.Subtests) -> None:
         with case(subtests, seconds):
             packed = encode(seconds) if abs(seconds) < 1 << 60 else big(int(seconds))
             offset = forge(Tag.TIMEDELTA, b"\x00", packed, b"\x00")
-            assert isinstance(read(forge(Tag.TIMEZONE, offset)), Corrupt)
+            assert isinstance(read(forge(Tag.TIMEZONE, offset)), CorruptError)
 
 
 def test_a_regex_with_flags_that_act() -> None:
     for flags in (128, -1, 1 << 40, 1):
-        assert isinstance(read(forge(Tag.REGEX, encode("a"), encode(flags))), Corrupt)
+        assert isinstance(read(forge(Tag.REGEX, encode("a"), encode(flags))), CorruptError)
 
 
 # Exactness ----------------------------------------------------------------------------------------------------
@@ -919,7 +919,7 @@ def test_nesting_that_is_saved_can_be_read() -> None:
             for way in ways:
                 try:
                     data = way(value)
-                except TooDeep:
+                except TooDeepError:
                     refused += 1
                     continue
                 codec.unpack(data)
@@ -935,7 +935,7 @@ def test_deep_values_of_every_mixture() -> None:
             value = (value,)
             try:
                 data = codec.pack(value)
-            except TooDeep:
+            except TooDeepError:
                 break
             codec.unpack(data)
 
@@ -981,7 +981,7 @@ def test_what_is_small_enough_to_be_saved_can_be_read(subtests: pytest.Subtests)
                 for pack in (SMALL.pack, lambda v: SMALL.pack_items([v])[0]):
                     try:
                         data = pack(value)
-                    except TooLarge:
+                    except TooLargeError:
                         continue
                     SMALL.unpack(data)
 
@@ -1027,7 +1027,7 @@ def exceptions() -> list[BaseException]:
         KeyError("a"),
         OSError(2, "x", "f"),
         OSError(2, "x", "f", None, "g"),
-        Unsupported("x"),
+        UnsupportedError("x"),
     ]
     found += [
         ImportError("x", name="n", path="p"),
@@ -1142,9 +1142,9 @@ def test_messages_with_missing_and_other_fields() -> None:
     tuples = HumanMessage("x", additional_kwargs={"a": (1, (2,))})
     codec.pack_items([HumanMessage("a warm start")])
     for pack in (codec.pack, lambda value: codec.pack_items([value])):
-        with pytest.raises(Unsupported, match="'stray'"):
+        with pytest.raises(UnsupportedError, match="'stray'"):
             pack(swapped)
-        with pytest.raises(Unsupported, match="no value for its field 'tool_calls'"):
+        with pytest.raises(UnsupportedError, match="no value for its field 'tool_calls'"):
             pack(missing)
     for value in (reordered, extra, tuples):
         codec.pack_items([HumanMessage("a warm start")])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.codec.compression import Compression, compress, decompress
 from holdfast.codec.envelope import Content, Context, unwrap, wrap
-from holdfast.errors import Corrupt, Denied, HoldfastError, Invalid, TooLarge, Unsupported
+from holdfast.errors import CorruptError, DeniedError, HoldfastError, InvalidError, TooLargeError, UnsupportedError
 from tests.support.cases import case
 
 HERE = Context("acme", "thread-1", "step", b"id-1")
@@ -35,7 +35,7 @@ class Aes:
         try:
             return self._cipher.decrypt(sealed[:12], sealed[12:], associated)
         except (InvalidTag, ValueError):
-            raise Corrupt("the seal is broken") from None
+            raise CorruptError("the seal is broken") from None
 
 
 KEYS = {b"k1": Aes()}
@@ -60,7 +60,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(sealer: Any) -> None:
                 unwrap(bytes(damaged), HERE, keys=KEYS)
         with pytest.raises(HoldfastError):
             unwrap(record[:i], HERE, keys=KEYS)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         unwrap(record + b"\0", HERE, keys=KEYS)
 
 
@@ -76,33 +76,33 @@ ELSEWHERE: list[Any] = [
 def test_a_record_opens_only_where_it_belongs(subtests: pytest.Subtests) -> None:
     for sealer in [None, Aes()]:
         for elsewhere in ELSEWHERE:
-            with case(subtests, "sealed" if sealer else "open", elsewhere), pytest.raises(Corrupt):
+            with case(subtests, "sealed" if sealer else "open", elsewhere), pytest.raises(CorruptError):
                 unwrap(wrap(b"content", HERE, sealer=sealer), elsewhere, keys=KEYS)
 
 
 def test_errors_say_where() -> None:
     record = wrap(b"content", HERE)
-    with pytest.raises(Corrupt, match="checksum differs .at step id-1 of line 'thread-1', tenant 'acme'."):
+    with pytest.raises(CorruptError, match="checksum differs .at step id-1 of line 'thread-1', tenant 'acme'."):
         unwrap(record[:-1] + b"x", HERE)
-    with pytest.raises(Corrupt, match="step ff00"):
+    with pytest.raises(CorruptError, match="step ff00"):
         unwrap(record, HERE._replace(name=b"\xff\x00"))
-    with pytest.raises(Corrupt, match="shorter than its header"):
+    with pytest.raises(CorruptError, match="shorter than its header"):
         unwrap(b"HF", HERE)
-    with pytest.raises(Corrupt, match="Holdfast's mark"):
+    with pytest.raises(CorruptError, match="Holdfast's mark"):
         unwrap(b"XX" + record[2:], HERE)
-    with pytest.raises(Unsupported, match="format version 2.*newer release"):
+    with pytest.raises(UnsupportedError, match="format version 2.*newer release"):
         unwrap(b"HF\x02" + record[3:], HERE)
-    with pytest.raises(Unsupported, match="protected in way 9"):
+    with pytest.raises(UnsupportedError, match="protected in way 9"):
         unwrap(record[:5] + b"\x09" + record[6:], HERE)
-    with pytest.raises(Denied, match="key 6b31, which is not at hand"):
+    with pytest.raises(DeniedError, match="key 6b31, which is not at hand"):
         unwrap(wrap(b"content", HERE, sealer=Aes()), HERE)
 
 
 def test_what_a_newer_release_may_write() -> None:
     record = wrap(b"content", HERE, codec=7)  # type: ignore[arg-type]
-    with pytest.raises(Unsupported, match="content is of kind 7"):
+    with pytest.raises(UnsupportedError, match="content is of kind 7"):
         unwrap(record, HERE)
-    with pytest.raises(Unsupported, match="compressed in way 5"):
+    with pytest.raises(UnsupportedError, match="compressed in way 5"):
         decompress(5, b"x", 1, 10)
 
 
@@ -113,17 +113,17 @@ def test_names_of_any_unicode() -> None:
 
 def test_limits() -> None:
     record = wrap(b"x" * 1000, HERE)
-    with pytest.raises(TooLarge, match="claims to hold 1000 bytes, over the limit of 999"):
+    with pytest.raises(TooLargeError, match="claims to hold 1000 bytes, over the limit of 999"):
         unwrap(record, HERE, max_bytes=999)
     for sealer, schema in ((Aes(b""), ""), (Aes(b"k" * 256), ""), (None, "s" * 256)):
-        with pytest.raises(Invalid, match="at most 255 bytes"):
+        with pytest.raises(InvalidError, match="at most 255 bytes"):
             wrap(b"", HERE, sealer=sealer, schema=schema)
 
     class Huge(bytes):
         def __len__(self) -> int:
             return 1 << 32
 
-    with pytest.raises(TooLarge, match="at most 4 GB"):
+    with pytest.raises(TooLargeError, match="at most 4 GB"):
         wrap(Huge(), HERE)
 
 
@@ -141,20 +141,20 @@ def test_bombs_do_not_go_off(how: Compression) -> None:
     _, bomb = compress(bytes(32 << 20), how)
     assert len(bomb) < 1 << 20
     for size in (0, 10, 1 << 20):
-        with pytest.raises(Corrupt, match="does not decompress to"):
+        with pytest.raises(CorruptError, match="does not decompress to"):
             decompress(how, bomb, size, 1 << 30)
     _, body = compress(b"x" * 1000, how)
     for damaged in (body[:-1], body + b"x", b"", b"nonsense", body + body):
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             decompress(how, damaged, 1000, 1 << 20)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         decompress(how, body, 999, 1 << 20)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         decompress(Compression.NONE, b"abc", 2, 10)
 
 
 def test_a_frame_that_asks_for_too_much_memory() -> None:
     # A zstd header with a window of 2 GB, single segment off: magic, descriptor, window descriptor.
     frame = b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + b"\x01\x00\x00"
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         decompress(Compression.ZSTD, frame, 0, 10)

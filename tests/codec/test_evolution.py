@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.codec import Codec, Inert
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 from tests.codec.app import HAS_V1
 from tests.support.cases import case
 
@@ -242,5 +242,5 @@ def test_errors_of_the_library_are_stored_by_their_code(subtests: pytest.Subtest
 
 def test_a_class_that_claims_to_be_an_error_of_the_library_is_refused() -> None:
     fake = type("Fake", (Exception,), {"__module__": "holdfast.errors", "code": "not-found"})
-    with pytest.raises(Unsupported, match="can not be found again"):
+    with pytest.raises(UnsupportedError, match="can not be found again"):
         codec.pack(fake("x"))

@@ -40,7 +40,7 @@ from holdfast.codec.known_classes import SHAPES
 from holdfast.codec.plain_json import to_plain
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
-from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep
+from holdfast.errors import CircularReferenceError, CorruptError, HoldfastError, InvalidError, TooDeepError
 from tests.support.cases import case
 
 HERE = __name__
@@ -575,14 +575,14 @@ WRONG: list[tuple[Any, ...]] = [
 def test_wrong_json_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
     for tree, where, what in WRONG:
         with case(subtests, tree):
-            with pytest.raises(Invalid) as caught:
+            with pytest.raises(InvalidError) as caught:
                 from_json(tree)
             assert caught.value.where == where
             assert caught.value.what.startswith(what)
 
 
 def test_a_long_path_is_cut() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidError) as caught:
         from_json({"k" * 400: {"$uuid": ""}})
     assert len(caught.value.where) < 300
     assert caught.value.where.endswith(".$uuid")
@@ -606,7 +606,7 @@ TOO_DEEP: list[tuple[Any, ...]] = [
 def test_too_deep_json_is_refused(subtests: pytest.Subtests) -> None:
     for tree, what in TOO_DEEP:
         with case(subtests, what, tree):
-            with pytest.raises(TooDeep) as caught:
+            with pytest.raises(TooDeepError) as caught:
                 from_json(tree)
             assert caught.value.what.startswith(what)
             assert caught.value.where
@@ -616,27 +616,27 @@ def test_the_limits_of_depth_are_those_of_packing() -> None:
     assert from_json(_nested(1, 48, lambda inner: [inner])) == pack(_nested(1, 48, lambda inner: [inner]))
     aware = _nested(dt.datetime(2024, 5, 1, tzinfo=dt.UTC), 21, lambda inner: (inner,))
     check(pack(aware))
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         pack((aware,))
 
 
 def test_json_that_contains_itself_is_refused() -> None:
     items: list[Any] = []
     items.append({"a": items})
-    with pytest.raises(CircularReference) as caught:
+    with pytest.raises(CircularReferenceError) as caught:
         from_json(items)
     assert caught.value.where == "[0].a"
     pairs: list[Any] = [[1, 2]]
     pairs[0][1] = {"$dict": pairs}
-    with pytest.raises(CircularReference):
+    with pytest.raises(CircularReferenceError):
         from_json({"$dict": pairs})
     mark: dict[str, Any] = {}
     mark["$registered"] = ["name", mark]
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         from_json(mark)
     key: list[Any] = [[None, 1]]
     key[0][0] = {"$dict": key}
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         from_json({"$dict": key})
 
 
@@ -668,7 +668,7 @@ def test_a_full_stack_is_a_typed_error(subtests: pytest.Subtests) -> None:
             for frames in range(sys.getrecursionlimit() // 2, sys.getrecursionlimit()):
                 try:
                     below(frames, convert)
-                except TooDeep:
+                except TooDeepError:
                     refused += 1
                 except RecursionError:
                     break
@@ -790,21 +790,21 @@ BROKEN: dict[str, bytes] = {
 def test_bytes_that_pack_never_writes_are_corrupt(subtests: pytest.Subtests) -> None:
     for name, packed in BROKEN.items():
         with case(subtests, name):
-            with pytest.raises(Corrupt):
+            with pytest.raises(CorruptError):
                 to_json(packed)
-            with pytest.raises(Corrupt):
+            with pytest.raises(CorruptError):
                 to_plain(packed)
 
 
 def test_bytes_that_nest_too_deeply_are_refused() -> None:
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         to_json(b"\x91" * 100_000 + b"\x90")
 
 
 def _lossless_or_refused(packed: bytes) -> None:
     try:
         to_json(packed)
-    except (Corrupt, TooDeep):
+    except (CorruptError, TooDeepError):
         return
     check(packed)
 
@@ -846,7 +846,7 @@ _trees = st.recursive(
 def test_any_tree_is_read_or_refused(tree: Any) -> None:
     try:
         packed = from_json(tree)
-    except Invalid:
+    except InvalidError:
         return
     check(packed)
     with contextlib.suppress(HoldfastError):

@@ -18,7 +18,7 @@ from holdfast.codec.msgpack import ext
 from holdfast.codec.packer import Packer
 from holdfast.codec.registry import default_registry
 from holdfast.codec.tags import Tag
-from holdfast.errors import HoldfastError, TooDeep, TooLarge, Unsupported
+from holdfast.errors import HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 from tests.codec.forgeries import check_refused_cheaply
 from tests.support.cases import case
 
@@ -95,7 +95,7 @@ def test_arrays_of_plain_dtypes_come_back(array: Array) -> None:
 def test_arrays_of_nested_dtypes_come_back(array: Array) -> None:
     try:
         packed = codec.pack(array)
-    except Unsupported as error:
+    except UnsupportedError as error:
         assert "title" in error.what or "object" in error.what  # noqa: PT017
     else:
         back = codec.unpack(packed)
@@ -238,13 +238,13 @@ class Words(np.ndarray[Any, Any]):
 def test_what_is_no_plain_array_is_refused_with_a_way_out(tmp_path: Path) -> None:
     mapped: Array = np.memmap(tmp_path / "data", dtype="u1", mode="w+", shape=(3,))
     for value in (np.matrix([[1]]), mapped, np.rec.array([(1, 2)], dtype=[("x", "i4"), ("y", "i4")])):
-        with pytest.raises(Unsupported, match=rf"numpy {type(value).__name__} can not be saved.*numpy\.asarray"):
+        with pytest.raises(UnsupportedError, match=rf"numpy {type(value).__name__} can not be saved.*numpy\.asarray"):
             codec.pack(value)
         check(np.asarray(value))
     for masked in (np.ma.masked_array([1, 2], [True, False]), np.ma.masked):
-        with pytest.raises(Unsupported, match=r"Masked\w+ can not be saved.*\.mask"):
+        with pytest.raises(UnsupportedError, match=r"Masked\w+ can not be saved.*\.mask"):
             codec.pack(masked)
-    with pytest.raises(Unsupported, match="Words"):
+    with pytest.raises(UnsupportedError, match="Words"):
         codec.pack(np.zeros(2).view(Words))
 
 
@@ -266,25 +266,25 @@ REFUSED: list[tuple[Any, ...]] = [
 def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
     for value, message in REFUSED:
         with case(subtests, message, value):
-            with pytest.raises(Unsupported, match=f"(?s){message}") as caught:
+            with pytest.raises(UnsupportedError, match=f"(?s){message}") as caught:
                 codec.pack({"deep": [value]})
             assert caught.value.where.startswith("deep[0]")
 
 
 def test_other_classes_of_numpy_are_not_values() -> None:
     assert array_types.dumper(np.random.Generator) is None
-    with pytest.raises(Unsupported, match="Generator"):
+    with pytest.raises(UnsupportedError, match="Generator"):
         codec.pack(np.random.default_rng(0))
 
 
 def test_sizes_are_checked_before_memory_is_spent() -> None:
     small = Codec(limits=Limits(max_bytes=1000))
     small.pack(np.zeros(900, "u1"))
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         small.pack(np.zeros(1001, "u1"))
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         codec.pack(np.broadcast_to(np.float64(1), (10**12,)))
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         codec.pack(np.broadcast_to(np.array(None, object), (10**12,)))
 
 
@@ -293,7 +293,7 @@ def test_an_array_inside_itself_is_an_error() -> None:
     array[0] = array
     with pytest.raises(HoldfastError):
         codec.pack(array)
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         Packer(default_registry, 1 << 20).pack(array)
 
 

@@ -16,7 +16,7 @@ from hypothesis.extra import pandas as pdst
 from holdfast.codec import Codec, Inert, array_types
 from holdfast.codec.msgpack import ext
 from holdfast.codec.tags import Tag
-from holdfast.errors import Corrupt, HoldfastError, TooLarge, Unsupported
+from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
 from tests.codec.forgeries import check_refused_cheaply
 from tests.support.cases import case
 
@@ -351,14 +351,14 @@ REFUSED: list[tuple[Any, ...]] = [
 def test_what_could_not_come_back_is_refused(subtests: pytest.Subtests) -> None:
     for value, message in REFUSED:
         with case(subtests, message, value):
-            with pytest.raises(Unsupported, match=f"(?s){message}") as caught:
+            with pytest.raises(UnsupportedError, match=f"(?s){message}") as caught:
                 codec.pack({"deep": [value]})
             assert caught.value.where.startswith("deep[0]")
 
 
 def test_other_classes_of_pandas_are_not_values() -> None:
     assert array_types.dumper(pd.Grouper) is None
-    with pytest.raises(Unsupported, match="Rolling"):
+    with pytest.raises(UnsupportedError, match="Rolling"):
         codec.pack(pd.Series([1.0]).rolling(2))
 
 
@@ -510,16 +510,16 @@ def test_forged_values_are_refused_without_memory(subtests: pytest.Subtests) -> 
     for parts in FORGED:
         with case(subtests, parts):
             data = forged(*parts)
-            with pytest.raises(Corrupt):  # once before, so that what pandas loads late does not count
+            with pytest.raises(CorruptError):  # once before, so that what pandas loads late does not count
                 codec.unpack(data)
             check_refused_cheaply(codec, data)
 
 
 def test_endless_levels_are_refused_on_both_sides() -> None:
-    with pytest.raises(TooLarge, match="10000000000"):
+    with pytest.raises(TooLargeError, match="10000000000"):
         codec.unpack(forged(Tag.INDEX, "multi", [None], [pd.RangeIndex(10**10)], [ZEROS], None))
     endless: Any = pd.RangeIndex(20_000_000)
-    with pytest.raises(TooLarge, match="remove_unused_levels"):
+    with pytest.raises(TooLargeError, match="remove_unused_levels"):
         codec.pack(pd.MultiIndex(levels=[endless], codes=[[0]]))
 
 

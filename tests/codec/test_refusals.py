@@ -20,7 +20,15 @@ from langchain_core.tools import StructuredTool
 from msgspec.msgpack import Ext
 
 from holdfast.codec import Codec, Limits, Registry
-from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep, TooLarge, Unsupported
+from holdfast.errors import (
+    CircularReferenceError,
+    CorruptError,
+    HoldfastError,
+    InvalidError,
+    TooDeepError,
+    TooLargeError,
+    UnsupportedError,
+)
 from tests.codec import app
 from tests.support.cases import case
 
@@ -138,12 +146,12 @@ def test_refused(subtests: pytest.Subtests) -> None:
     for value, says in REFUSED:
         with case(subtests, says, value):
             for wrapped, path in ((value, "the value itself"), ({"a": [0, value]}, "a[1]"), ({"m": (value,)}, "m[0]")):
-                with pytest.raises(Unsupported, match=re.escape(says)) as caught:
+                with pytest.raises(UnsupportedError, match=re.escape(says)) as caught:
                     codec.pack(wrapped)
                 assert caught.value.where == path
                 assert caught.value.hint
                 assert isinstance(caught.value, TypeError)
-            with pytest.raises(Unsupported) as caught:
+            with pytest.raises(UnsupportedError) as caught:
                 codec.pack_items([1, value])
             assert caught.value.where == "[1]"
 
@@ -167,7 +175,7 @@ PATHS: list[tuple[Any, ...]] = [
 def test_the_path_is_named(subtests: pytest.Subtests) -> None:
     for value, path in PATHS:
         with case(subtests, path):
-            with pytest.raises(Unsupported) as caught:
+            with pytest.raises(UnsupportedError) as caught:
                 codec.pack(value)
             assert caught.value.where == path
             assert f"(at {path})" in str(caught.value)
@@ -176,12 +184,12 @@ def test_the_path_is_named(subtests: pytest.Subtests) -> None:
 def test_causes_and_private_attributes_are_on_the_path() -> None:
     error = app.AgentError("x", code=1)
     error.__cause__ = ValueError(app.Client())
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         codec.pack([error])
     assert caught.value.where == "[0].__cause__.args[0]"
     model = app.Private()
     model._secret = app.Client()
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         codec.pack([model])
     assert caught.value.where == "[0]._secret"
 
@@ -206,10 +214,10 @@ def cycles() -> list[tuple[Any, str]]:
 def test_circular_references(subtests: pytest.Subtests) -> None:
     for value, path in cycles():
         with case(subtests, path):
-            with pytest.raises(CircularReference) as caught:
+            with pytest.raises(CircularReferenceError) as caught:
                 codec.pack(value)
             assert caught.value.where == path
-            with pytest.raises(CircularReference):
+            with pytest.raises(CircularReferenceError):
                 codec.pack_items([value])
 
 
@@ -229,7 +237,7 @@ DEPTHS: dict[str, tuple[Any, int]] = {
 
 
 def test_depth(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         codec.pack(nested(5000, lambda v: [v]))
     monkeypatch.setattr("holdfast.codec.packer._MAX_PATH", 60)  # a longer path takes a second to find
     for name, (wrap, limit) in DEPTHS.items():
@@ -237,9 +245,9 @@ def test_depth(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> No
             packed = codec.pack(nested(limit, wrap))
             assert codec.pack(codec.unpack(packed)) == packed
             for depth in (limit + 1, 100, 5000):
-                with pytest.raises(TooDeep, match="deep"):
+                with pytest.raises(TooDeepError, match="deep"):
                     codec.pack(nested(depth, wrap))
-                with pytest.raises(TooDeep):
+                with pytest.raises(TooDeepError):
                     codec.pack_items([nested(depth, wrap)])
 
 
@@ -258,8 +266,8 @@ def test_what_is_saved_deep_inside_a_message_can_be_read_in_any_thread(subtests:
             codec.pack_items([AIMessage("x")])  # from now on messages are packed many at once
             try:
                 packed = codec.pack_items([message])
-            except TooDeep:
-                with pytest.raises(TooDeep):
+            except TooDeepError:
+                with pytest.raises(TooDeepError):
                     codec.pack(message)
                 continue
             assert unpacked_in_a_thread([*packed, codec.pack(message)]) == [message, message]
@@ -276,13 +284,13 @@ def test_size_limit() -> None:
         {"k" * 1001: 1},
         (["x" * 999],),
     ):
-        with pytest.raises(TooLarge, match="limit"):
+        with pytest.raises(TooLargeError, match="limit"):
             small.pack(value)
-        with pytest.raises(TooLarge):
+        with pytest.raises(TooLargeError):
             small.pack_items([value, value])
-    with pytest.raises(TooLarge, match="1002 packed bytes are over the limit of 1000"):
+    with pytest.raises(TooLargeError, match="1002 packed bytes are over the limit of 1000"):
         small.unpack(b"\xc5\x03\xe7" + b"x" * 999)
-    with pytest.raises(TooLarge) as caught:
+    with pytest.raises(TooLargeError) as caught:
         small.pack({"big": ["x" * 1001]})
     assert caught.value.where == "big"
 
@@ -291,12 +299,12 @@ def test_shared_parts_do_not_blow_up() -> None:
     value: Any = ["x"]
     for _ in range(50):
         value = [value, value]
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         Codec(limits=Limits(max_bytes=1 << 20)).pack(value)
     wide: Any = ["x"] * 1000
     for _ in range(5):
         wide = [wide] * 1000
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         Codec(limits=Limits(max_bytes=1 << 20)).pack_items([wide])
 
 
@@ -304,7 +312,7 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.codec.packer.MAX_VALUES", 100)
     assert codec.pack([1] * 92)
     for value in ([1] * 101, [[1] * 50] * 2, [()] * 12):
-        with pytest.raises(TooLarge, match="more than 100 values"):
+        with pytest.raises(TooLargeError, match="more than 100 values"):
             codec.pack(value)
 
 
@@ -321,21 +329,21 @@ def test_values_that_take_too_long_to_make() -> None:
     registry.register(Same, lambda _: None, lambda _: Same())
     own = Codec(registry)
     for value in (range(huge), Fraction(1, huge)):
-        with pytest.raises(TooLarge, match="more than 65536 bits"):
+        with pytest.raises(TooLargeError, match="more than 65536 bits"):
             own.pack(value)
     for pattern in (re.compile("a" * 20_001), re.compile("é" * 201, re.IGNORECASE)):
-        with pytest.raises(Unsupported, match="so long a regular expression"):
+        with pytest.raises(UnsupportedError, match="so long a regular expression"):
             own.pack(pattern)
     crowd = {Same() for _ in range(1100)}
     for collection in (crowd, dict.fromkeys(crowd), frozenset(crowd)):
-        with pytest.raises(Unsupported, match="same hash"):
+        with pytest.raises(UnsupportedError, match="same hash"):
             own.pack(collection)
 
 
 def test_dicts_with_attributes() -> None:
     counter = collections.Counter("a")
     counter.note = 1  # type: ignore[attr-defined]
-    with pytest.raises(Unsupported, match="Counter with attributes of its own"):
+    with pytest.raises(UnsupportedError, match="Counter with attributes of its own"):
         codec.pack(counter)
 
 
@@ -347,14 +355,14 @@ def test_too_little_stack_left() -> None:
         return deeper(frames - 1) if frames else codec.pack(value)
 
     here = len(inspect.stack(0))
-    with pytest.raises(TooDeep, match="left of the stack"):
+    with pytest.raises(TooDeepError, match="left of the stack"):
         deeper(sys.getrecursionlimit() - here - 60)
 
 
 def test_registered_types() -> None:
     registry = Registry()
     own = Codec(registry)
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         own.pack(app.Temperature(1.0))
     registry.register(app.Temperature, lambda t: {"k": t.kelvin}, lambda d: app.Temperature(d["k"]))
     value = {"t": [app.Temperature(3.5)]}
@@ -371,33 +379,33 @@ def test_registered_types_that_fail() -> None:
     registry = Registry()
     own = Codec(registry)
     registry.register(app.Temperature, lambda t: 1 / 0, lambda d: app.Temperature(d))
-    with pytest.raises(Unsupported, match="dump function registered for .* failed: ZeroDivisionError") as caught:
+    with pytest.raises(UnsupportedError, match="dump function registered for .* failed: ZeroDivisionError") as caught:
         own.pack([app.Temperature(1)])
     assert caught.value.where == "[0]"
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     registry.register(app.Temperature, lambda t: t.kelvin, lambda d: app.Temperature(1 / d))
-    with pytest.raises(Corrupt, match="load function registered .* refused stored data: ZeroDivisionError"):
+    with pytest.raises(CorruptError, match="load function registered .* refused stored data: ZeroDivisionError"):
         own.unpack(own.pack(app.Temperature(0)))
     registry.register(app.Client, lambda _: app.Client(), lambda _: app.Client())
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         own.pack(app.Client())
 
 
 def test_registry_refuses_what_would_confuse() -> None:
     registry = Registry()
-    with pytest.raises(Invalid, match="dict already has a form of its own"):
+    with pytest.raises(InvalidError, match="dict already has a form of its own"):
         registry.register(dict, lambda d: d, lambda d: d)
-    with pytest.raises(Invalid, match="HumanMessage already has a form of its own"):
+    with pytest.raises(InvalidError, match="HumanMessage already has a form of its own"):
         registry.register(HumanMessage, lambda m: m.content, HumanMessage)
     registry.register(app.Temperature, lambda t: t.kelvin, app.Temperature, name="temp")
-    with pytest.raises(Invalid, match="the name 'temp' is taken by tests.codec.app:Temperature"):
+    with pytest.raises(InvalidError, match="the name 'temp' is taken by tests.codec.app:Temperature"):
         registry.register(app.Client, lambda c: None, lambda _: app.Client(), name="temp")
-    with pytest.raises(Invalid, match="neither a function nor a class"):
+    with pytest.raises(InvalidError, match="neither a function nor a class"):
         registry.allow(3)
-    with pytest.raises(Invalid, match="lambda or was made inside a function"):
+    with pytest.raises(InvalidError, match="lambda or was made inside a function"):
         registry.allow(lambda: 1)
     registry.allow(app.search, name="tool")
-    with pytest.raises(Invalid, match="the name 'tool' is taken"):
+    with pytest.raises(InvalidError, match="the name 'tool' is taken"):
         registry.allow(app.Plan, name="tool")
 
 
@@ -417,7 +425,7 @@ def test_allowed_code_comes_back_by_name() -> None:
 
 
 def test_errors_are_one_tree() -> None:
-    error = Invalid("what", where="here", hint="Do this")
+    error = InvalidError("what", where="here", hint="Do this")
     assert str(error) == "what (at here). Do this"
     assert str(HoldfastError("what")) == "what"
     assert isinstance(error, ValueError)

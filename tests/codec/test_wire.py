@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext, encode
 
 from holdfast.codec import Codec, msgpack
-from holdfast.errors import Corrupt, TooDeep
+from holdfast.errors import CorruptError, TooDeepError
 from tests.codec.values import scalars, values
 from tests.support.cases import case
 
@@ -88,14 +88,14 @@ NO_LISTS: list[Any] = [
 
 def test_what_is_no_list_is_not_cut(subtests: pytest.Subtests) -> None:
     for data in NO_LISTS:
-        with case(subtests, data), pytest.raises(Corrupt):
+        with case(subtests, data), pytest.raises(CorruptError):
             msgpack.split_array(data)
 
 
 def test_the_wrong_kind_is_not_cut() -> None:
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         msgpack.split_array(encode({"a": 1}))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         msgpack.split_map(encode([1, 2]))
     assert msgpack.split_ext(b"\x01") is None
 
@@ -103,12 +103,12 @@ def test_the_wrong_kind_is_not_cut() -> None:
 def test_depth() -> None:
     for opener in (b"\x91", b"\x81\xa1a", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01", b"\xde\x00\x01\x01"):
         msgpack.check_depth(opener * msgpack.MAX_DEPTH + b"\xc0")
-        with pytest.raises(TooDeep):
+        with pytest.raises(TooDeepError):
             msgpack.check_depth(opener * (msgpack.MAX_DEPTH + 1) + b"\xc0")
     msgpack.check_depth(
         encode([[[]] * 1000, "ü" * 1000, {"a": [1]}, b"\x91" * 1000, Ext(1, b"\x91" * 300), 1.5, 2**40])
     )
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         msgpack.check_depth(b"\xdc\x00\xff" + b"\x90" * 100)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         msgpack.check_depth(b"\x92\xc1" + b"\x91" * 100)

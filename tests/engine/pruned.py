@@ -16,7 +16,7 @@ from holdfast.engine.model.large_pointers import parse_pointer
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.rewrite.rewriter import Choice, Choose
 from holdfast.engine.row_format import Branch, Line, Point
-from holdfast.errors import NotFound, Unavailable
+from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import store_on
@@ -131,10 +131,10 @@ def check_pruned(store: Store, before: Picture, dropped: set[tuple[int, int]], w
         assert identical(got.state, each.state)
         assert (got.hash, got.step) == (each.point.hash.hex(), each.point.depth)
     for id in gone:
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.get("t", id)
     for branch, seq in dropped:
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             run(store.engine.lines.find(LINE, Place(branch, seq)))
     summary = store.thread("t")
     assert (summary.steps, summary.latest) == (len(left), max(ids, default=None))
@@ -163,7 +163,7 @@ def after(thread: Thread, now: Picture) -> None:
     for branch in list(thread.forks):
         try:
             thread.forks[branch] = thread.store.get("t", branch=branch).id
-        except NotFound:
+        except NotFoundError:
             del thread.forks[branch]
 
 
@@ -200,7 +200,7 @@ class Mortal(Wrapper):
     def _live(self) -> None:
         self.lives -= 1
         if self.lives < 0:
-            raise Unavailable("killed")
+            raise UnavailableError("killed")
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         self._live()

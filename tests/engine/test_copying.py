@@ -18,7 +18,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, SPACES, STEPS
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict, Corrupt, NotFound, Unavailable
+from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.damaged import flipped
@@ -128,7 +128,7 @@ def test_a_copy_goes_on_by_itself(shared: Backend) -> None:
     assert store.get("copy", "2").state == {"n": "revised"}
     assert store.get("copy", "90").state == {"new": LARGE}
     assert store.get("t", "2").state["n"] == 2
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.get("t", "90")
 
 
@@ -146,15 +146,15 @@ def test_all_or_none(shared: Backend) -> None:
     store.put("u", {"n": 1}, id="0")
     store.put("v", {"mine": 1}, id="0")
     before = rows_of(shared, Line("", "v"))
-    with pytest.raises(Conflict, match="there is a thread of that name already"):
+    with pytest.raises(ConflictError, match="there is a thread of that name already"):
         copy(store, {LINE: COPY, Line("", "u"): Line("", "v")})
     assert rows_of(shared, Line("", "v")) == before
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.get("copy")
     assert store.threads(prefix="copy") == []
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         copy(store, {LINE: LINE})
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         copy(store, {Line("", "nothing"): COPY})
 
 
@@ -225,7 +225,7 @@ def test_a_source_that_keeps_changing_is_given_up(shared: Backend) -> None:
     def commits(batch: Batch) -> bool:
         return any(isinstance(each, Create) and each.space is LINES for each in batch)
 
-    with pytest.raises(Conflict, match="kept changing"), backend.interfere(fork, times=None, where=commits):
+    with pytest.raises(ConflictError, match="kept changing"), backend.interfere(fork, times=None, where=commits):
         copy(store)
     assert store_on(shared).threads(prefix="copy") == []
 
@@ -240,7 +240,7 @@ def test_the_target_is_made_meanwhile(fresh: Backends) -> None:
         clock = store.engine.ground.clock
         other = store_on(backend.inner, fold_every=2, clock=clock)
         made = False
-        with moment.interfere(backend, lambda: other.put("copy", {"mine": 0}, id="0")), suppress(Conflict):
+        with moment.interfere(backend, lambda: other.put("copy", {"mine": 0}, id="0")), suppress(ConflictError):
             copy(store)
             made = True
         if made:  # and theirs, if it came, is a revision of its first checkpoint
@@ -268,7 +268,7 @@ def test_what_is_left_of_an_interrupted_copy_does_no_harm(fresh: Backends) -> No
         try:
             copy(store_on(Mortal(shared, lives), fold_every=3, clock=clock))
             break
-        except Unavailable:
+        except UnavailableError:
             pass
         clock.now += 3600 * 10**9
         if store.threads(prefix="copy"):  # killed when all was done but for tidying up
@@ -305,6 +305,6 @@ def test_damage_is_found_and_not_copied(tmp_path: Path) -> None:
     store = filled(on)
     step = rows_of(on)["steps"][3]
     run(on.apply([Put(STEPS, Row(step.key, step.columns, flipped(step.body)))]))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         copy(store)
     assert store.threads(prefix="copy") == []

@@ -87,7 +87,7 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, shard: int) -> None:
         damaged[place] ^= 1 << chance.randrange(8)
         outcomes[read_damaged(tmp_path / "damaged", damaged, truth, f"bit of byte {place}")] += 1
     # Not every byte matters to what was read; nearly all are covered by a checksum all the same.
-    assert outcomes["Corrupt"] > 0.9 * outcomes.total(), outcomes
+    assert outcomes["CorruptError"] > 0.9 * outcomes.total(), outcomes
 
 
 @pytest.mark.parametrize("shard", mostly_nightly(range(SHARDS), daily=[0]))

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.errors import HoldfastError, Transient, Unavailable
+from holdfast.errors import HoldfastError, TransientError, UnavailableError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.support.nightly import mostly_nightly
@@ -86,15 +86,15 @@ def _one_run(url: str, vfs: str) -> list[str] | None:
     if error is None:
         try:
             store.close()
-        except Unavailable:
+        except UnavailableError:
             return saved  # it struck while the log was written back
         return None
-    assert isinstance(error, Transient | Unavailable), error
-    if isinstance(error, Unavailable):
-        with pytest.raises(Unavailable, match=r"Open|open"):
+    assert isinstance(error, TransientError | UnavailableError), error
+    if isinstance(error, UnavailableError):
+        with pytest.raises(UnavailableError, match=r"Open|open"):
             store.put("t", {"never": "saved"})
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             store.get("t")
-    with contextlib.suppress(Unavailable):
+    with contextlib.suppress(UnavailableError):
         store.close()
     return saved

@@ -19,7 +19,7 @@ from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_id
 from holdfast.engine.leases import Lease
-from holdfast.errors import Conflict, Invalid, NotFound, TooLarge
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooLargeError
 from holdfast.store.store import Store
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
@@ -73,7 +73,7 @@ def test_what_could_not_be_read_is_not_written() -> None:
     store = Store(Engine(ground), "")
     store.put("t", {"n": 1})
     channels = {f"c{n}": ["x" * 60_000] * 8 for n in range(3)}
-    with pytest.raises(TooLarge, match=r"over the limit of 1048576 \(at thread 't'\). Save it in several"):
+    with pytest.raises(TooLargeError, match=r"over the limit of 1048576 \(at thread 't'\). Save it in several"):
         store.put("t", channels)
     assert store.put("t", {"n": 2}).parent == store.log("t")[1].id
 
@@ -113,7 +113,7 @@ def test_a_change_is_judged_by_what_is_there_now(shared: Backend) -> None:
     other.update("t", {("d", "x"): 1})
     one.update("t", {}, remove=[("d", "x")])
     assert one.get("t").state == {"a": 1, "d": {}}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         one.update("t", {}, remove=[("d", "x")])
 
 
@@ -127,7 +127,7 @@ def test_an_id_that_others_saved_meanwhile_is_seen(shared: Backend) -> None:
     assert one.get("t", "3").state == {"v": 33}
     other.put("t", {"v": 4}, id="4")
     other.put("t", {"v": 5}, id="5")
-    with pytest.raises(Conflict, match="checkpoint 4 is there already, and follows another one"):
+    with pytest.raises(ConflictError, match="checkpoint 4 is there already, and follows another one"):
         one.put("t", {"v": 44}, id="4", parent="5")
 
 
@@ -221,7 +221,7 @@ def test_names_and_tags_of_what_is_saved_again(shared: Backend) -> None:
     store.put("t", {"v": 2}, id="1", name="n", tags=["y"])
     store.put("t", {"v": 3}, id="2")
     for state in ({"v": 3}, {"v": 4}):
-        with pytest.raises(Conflict, match="has the name"):
+        with pytest.raises(ConflictError, match="has the name"):
             store.put("t", state, id="2", name="n")
     assert (store.names("t"), store.tags("t")) == ({"n": "1"}, {"x": ["1"], "y": ["1"]})
     assert store.get("t", "2").state == {"v": 3}
@@ -250,7 +250,7 @@ def test_a_rewrite_that_was_overtaken_harms_nobody(fresh: Backends) -> None:
             other.compact("t")
             other.put("t", states.setdefault("9", {"list": []}), id="9")
 
-        with moment.interfere(backend, overtake), contextlib.suppress(Conflict):
+        with moment.interfere(backend, overtake), contextlib.suppress(ConflictError):
             store.compact("t")
         cold = store_on(backend.inner, fold_every=2)
         assert {each.id: cold.get("t", each.id).state for each in cold.log("t")} == states
@@ -263,7 +263,7 @@ def test_deleting_during_a_rewrite_leaves_nothing(fresh: Backends) -> None:
         backend = InterferingBackend(fresh())
         store, other = store_on(backend, fold_every=2), store_on(backend.inner)
         lists(store)
-        with moment.interfere(backend, lambda: other.delete("t")), contextlib.suppress(Conflict, NotFound):
+        with moment.interfere(backend, lambda: other.delete("t")), contextlib.suppress(ConflictError, NotFoundError):
             store.compact("t")
         assert len(other.threads()) == (not moment.came)
         rows = run(backend.read([Scan(space, ("", "t")) for space in SPACES]))
@@ -322,7 +322,7 @@ def test_deleted_between_two_reads(fresh: Backends, cache: int, use: Callable[[S
         with moment.interfere(backend, lambda: other.delete("t")):
             try:
                 assert use(store) == last
-            except NotFound:
+            except NotFoundError:
                 assert not other.threads()
         assert store.put("t", {"again": 1}).step == (0 if moment.came else 5)
 
@@ -365,7 +365,7 @@ def test_ids_that_are_made_sort_after_the_parents(after: str) -> None:
 
 
 def test_an_id_that_would_be_too_long_is_not_made() -> None:
-    with pytest.raises(Invalid, match="id made to follow that of the parent has at most 1024"):
+    with pytest.raises(InvalidError, match="id made to follow that of the parent has at most 1024"):
         new_id(10**18, "x" * 1020)
 
 

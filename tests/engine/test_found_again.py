@@ -22,7 +22,7 @@ from holdfast.backends.sqlite import SQLite
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict, Invalid, NotFound, TooDeep
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, TooDeepError
 from holdfast.store.store import AsyncStore
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
 from tests.engine.test_found import stores
@@ -53,9 +53,9 @@ def test_deep_values_are_read_again(shared: Backend, levels: int) -> None:
 def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) -> None:
     store = store_on(shared)
     store.put("t", {"a": nested(8, {})})
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooDeepError):
         store.update("t", {("a", *"kkkkkkk", "v"): nested(45, 1)})
-    with pytest.raises(Invalid, match="a path has at most 10 keys, and this one 11"):
+    with pytest.raises(InvalidError, match="a path has at most 10 keys, and this one 11"):
         store.update("t", {("a", *"kkkkkkkkkk"): 1})
     store.update("t", {("a", *"kkkkkkkk"): nested(20, 1)})
     assert store_on(shared).get("t").state == {"a": nested(8, nested(20, 1))}
@@ -73,7 +73,7 @@ def test_a_part_that_would_be_too_deep_in_its_place_is_refused(shared: Backend) 
 def test_equal_keys_are_one_place(shared: Backend, wrong: Any) -> None:
     store = store_on(shared)
     store.put("t", {"d": {1: {"q": 1}}})
-    with pytest.raises(Invalid, match="two changes are made in one place"):
+    with pytest.raises(InvalidError, match="two changes are made in one place"):
         wrong(store)
     store.update("t", {("d", float("inf")): 1, ("d", 10**400): 2})
     assert store_on(shared).get("t").state == {"d": {1: {"q": 1}, float("inf"): 1, 10**400: 2}}
@@ -114,7 +114,7 @@ def test_using_a_thread_while_another_deletes_it(fresh: Backends, use: Any) -> N
         with moment.interfere(backend, lambda: other.delete("t")):
             try:
                 use(store)
-            except (NotFound, KeyError):  # the lazy state is a mapping
+            except (NotFoundError, KeyError):  # the lazy state is a mapping
                 assert not other.threads()
         cold = store_on(backend.inner)
         assert cold.verify(level="decode").findings == []
@@ -126,9 +126,9 @@ def test_using_a_thread_while_another_deletes_it(fresh: Backends, use: Any) -> N
 def test_with_no_cache_wrong_input_is_still_told(shared: Backend) -> None:
     store = store_on(shared, cache_bytes=0)
     store.put("t", {"v": 1})
-    with pytest.raises(NotFound, match="no checkpoint with id 'nope'"):
+    with pytest.raises(NotFoundError, match="no checkpoint with id 'nope'"):
         store.put("t", {}, parent="nope")
-    with pytest.raises(NotFound, match="nothing to remove"):
+    with pytest.raises(NotFoundError, match="nothing to remove"):
         store.update("t", {}, remove=["nope"])
 
 
@@ -164,7 +164,7 @@ def test_names_that_the_parent_has(shared: Backend) -> None:
     store.put("t", {"x": 1}, name="best", if_changed=True, tags=["again"])
     assert list(store.tags("t")) == ["again"]
     store.put("t", {"x": 2})
-    with pytest.raises(Conflict, match="has the name"):
+    with pytest.raises(ConflictError, match="has the name"):
         store.put("t", {"x": 2}, name="best", if_changed=True)
 
 
@@ -185,7 +185,7 @@ def test_steps_are_counted_along_a_branch(shared: Backend) -> None:
     assert [store.get("t", step=n).id for n in range(5)] == ["k0", "k1", "k2", "k3", "k4"]
     assert [each.step for each in store.log("t")] == [4, 3, 2, 1, 0]
     assert [each.time for each in store.log("t")] == times
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.get("t", step=5)
 
 
@@ -208,7 +208,7 @@ def test_a_fork_or_name_of_what_was_deleted_is_refused(fresh: Backends, use: Any
         with moment.interfere(backend, anew):
             try:
                 use(store)
-            except NotFound:
+            except NotFoundError:
                 assert [each.id for each in other.log("t")] == ["0"]
         assert [each.name for each in store.branches("t")] == ["main"] or not moment.came
         assert not store.names("t") or not moment.came
@@ -276,15 +276,15 @@ def test_a_cancelled_copy_of_several_lines_leaves_no_lease(tmp_path: Path) -> No
 def test_wrong_places_to_remove_and_to_save(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
         store.put("t", {"plan": {"goal": 1}, "goal": 2})
-        with pytest.raises(Invalid, match=r"Give a list: remove=\[\('plan', 'goal'\)\]"):
+        with pytest.raises(InvalidError, match=r"Give a list: remove=\[\('plan', 'goal'\)\]"):
             store.update("t", {}, remove=("plan", "goal"))
-        with pytest.raises(Invalid, match="Give its id"):
+        with pytest.raises(InvalidError, match="Give its id"):
             store.get("t", store.get("t"))  # type: ignore[arg-type]
-        with pytest.raises(Invalid, match="too far away"):
+        with pytest.raises(InvalidError, match="too far away"):
             store.get("t", time=datetime.min)
-    with pytest.raises(holdfast.Config, match=f"Try sqlite:///{tmp_path}/x.db"):
+    with pytest.raises(holdfast.ConfigError, match=f"Try sqlite:///{tmp_path}/x.db"):
         holdfast.open(tmp_path / "x.db")  # type: ignore[arg-type]
-    with pytest.raises(holdfast.Invalid, match="async with"), holdfast.aopen("memory://"):
+    with pytest.raises(holdfast.InvalidError, match="async with"), holdfast.aopen("memory://"):
         pass
 
 
@@ -298,7 +298,7 @@ def handler(*_):
     inside.append(True)
     try:
         store.put("from the handler", {"n": 1})
-    except holdfast.Unavailable as error:
+    except holdfast.UnavailableError as error:
         errors.append(str(error))
     finally:
         inside.clear()
@@ -376,9 +376,9 @@ def test_autosaves_that_are_set_up_wrongly() -> None:
             lambda: holdfast.Autosave(store, "t", dict, holdfast.EveryStep),  # type: ignore[arg-type]
             lambda: holdfast.AsyncAutosave(store, "t", dict),  # type: ignore[arg-type]
         ):
-            with pytest.raises(holdfast.Config):
+            with pytest.raises(holdfast.ConfigError):
                 wrong()
-        with pytest.raises(Invalid, match="pair of channel and value"):
+        with pytest.raises(InvalidError, match="pair of channel and value"):
             holdfast.Checkpointer(store).put_writes("t", "1", [("a", 1, 2)], task_id="x")  # type: ignore[list-item]
 
 

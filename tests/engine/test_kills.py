@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.backends.conformance.processes import KILLED
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from tests.engine.writer import state_of
 from tests.servers.places import DURABLE, place
 from tests.support.nightly import mostly_nightly
@@ -62,7 +62,7 @@ def has(url: str, thread: str) -> bool:
     with holdfast.open(url) as store:
         try:
             store.thread(thread)
-        except NotFound:
+        except NotFoundError:
             return False
         return True
 

@@ -26,7 +26,7 @@ from holdfast.backends.tables import AGENT_STATES, CONVERSATIONS, METADATA, READ
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.counting import Counting
 from holdfast.engine.row_format import Line
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 from holdfast.langgraph import HoldfastSaver
 from tests.damaged import flipped
 from tests.engine.lines import KINDS, Clock, backend
@@ -464,9 +464,9 @@ def test_whether_rows_are_made_is_the_stores_to_say_unless_one_is_told(monkeypat
     monkeypatch.setattr(Memory, "capabilities", property(capabilities))
     assert holdfast.open("memory://").engine.projector.on
     assert not holdfast.open("memory://", project=False).engine.projector.on
-    with pytest.raises(Config, match="project is True or False"):
+    with pytest.raises(ConfigError, match="project is True or False"):
         holdfast.open("memory://", project="yes")  # type: ignore[arg-type]
-    with pytest.raises(Config, match="opened without readable rows"):
+    with pytest.raises(ConfigError, match="opened without readable rows"):
         holdfast.open("memory://", project=False).project()
 
 

@@ -19,7 +19,7 @@ from holdfast.backends.tables import LINES, OBJECTS, REFS, STEPS, WRITES
 from holdfast.engine.pending_writes import Write, write_row
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Line, Point
-from holdfast.errors import Conflict, NotFound, Unavailable
+from holdfast.errors import ConflictError, NotFoundError, UnavailableError
 from holdfast.store.store import Store
 from tests.codec.values import identical
 from tests.engine.lines import KINDS, Backends, Clock, backend, store_on
@@ -114,9 +114,9 @@ def test_stubs_are_left_where_others_follow(shared: Backend) -> None:
     assert store.get("t", "1").parent is None
     assert [each.base for each in store.branches("t")] == [None, None]
     for number in (0, 3):
-        with pytest.raises(NotFound, match="pruned"):
+        with pytest.raises(NotFoundError, match="pruned"):
             store.get("t", step=number)
-    with pytest.raises(NotFound, match="no checkpoint with number 4"):
+    with pytest.raises(NotFoundError, match="no checkpoint with number 4"):
         store.get("t", step=4)
     prune(store, dropping_ids("81"))
     assert [Point.of(row).id for row in rows_of(shared)["steps"]] == ["", "1", "2"]
@@ -186,7 +186,7 @@ def test_one_at_a_time(shared: Backend) -> None:
     other = store_on(shared, clock=store.engine.ground.clock)
 
     def second() -> None:
-        with pytest.raises(Conflict, match="another rewrite of the thread is under way"):
+        with pytest.raises(ConflictError, match="another rewrite of the thread is under way"):
             prune(other, dropping_ids("1"))
 
     with backend.interfere(second, at=2):
@@ -210,7 +210,7 @@ def test_a_slow_one_keeps_its_lease(shared: Backend) -> None:
 
 
 def test_no_such_thread(shared: Backend) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         prune(store_on(shared), dropping_ids("0"))
     assert rows_of(shared)["refs"] == []
 
@@ -286,7 +286,7 @@ def test_a_thread_that_keeps_growing_is_given_up(shared: Backend) -> None:
     def commits(batch: Batch) -> bool:
         return any(isinstance(each, Put) and each.space is LINES for each in batch)
 
-    with pytest.raises(Conflict, match="kept changing"), backend.interfere(grow, times=None, where=commits):
+    with pytest.raises(ConflictError, match="kept changing"), backend.interfere(grow, times=None, where=commits):
         prune(store, dropping_ids("0"))
     assert len(store.log("t")) > 90
     prune(store, dropping_ids("0"))
@@ -305,7 +305,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         try:
             prune(store_on(Mortal(shared, lives), fold_every=3), dropping(dropped))
             break
-        except Unavailable:
+        except UnavailableError:
             pass
         later = store_on(shared, fold_every=3, clock=Clock(Clock().now + 3600 * 10**9))
         now = Picture(later)

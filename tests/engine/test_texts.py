@@ -14,7 +14,7 @@ from holdfast.engine.model.operations import Change, EditList, EditMap, EditText
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state
 from holdfast.engine.text_index.extract import Around, Text, edited_items, edited_texts, replaced, role_of, texts
 from holdfast.engine.text_index.tokenize import LONGEST, Finder, fold, in_order, needed, words_of
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.history.paths import path_text
 from tests.codec.values import values
 
@@ -62,7 +62,7 @@ def test_payloads_of_another_shape_do_no_harm(tag: int, payload: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"\xa5ab", b"\xa2\xff\xff", b"\x81\x80\x01"], ids=["short", "no text", "odd key"])
 def test_what_is_no_packed_value_is_corrupt(data: bytes) -> None:
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         of(data)
 
 

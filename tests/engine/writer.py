@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.engine import leases
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 
 
 def state_of(writer: str, number: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def main(url: str, writer: str) -> None:
             saved = store.put(thread, state_of(writer, number), metadata={"number": number})
             say(f"saved\t{thread}\t{saved.id}\t{writer}\t{number}\n")
         if number % 9 == 8:
-            with contextlib.suppress(Conflict):  # a lease outlives whoever was killed with it
+            with contextlib.suppress(ConflictError):  # a lease outlives whoever was killed with it
                 store.compact(writer)
         if number % 11 == 10:
             say(f"deleting\t{writer} for a while\n")

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.paths import parse_path, path_text
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
@@ -69,11 +69,11 @@ def test_what_is_in_a_large_value(store: holdfast.Store) -> None:
 def test_what_is_not_there(store: holdfast.Store) -> None:
     store.put("t", {"messages": [said(0)], "n": 1})
     for path in ("nothing", "messages[5]", "messages.x", "messages[0].nothing", "n.deeper", "messages[0].id[7]"):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.blame("t", path)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.history("t", path)
-    with pytest.raises(NotFound, match="no list"):
+    with pytest.raises(NotFoundError, match="no list"):
         store.blame("t", "n[1:2]")
 
 
@@ -83,7 +83,7 @@ def test_what_was_removed_has_a_history(store: holdfast.Store) -> None:
         store.put("t", {"a": {"b": 1} if number < 3 else {}, "n": number})
     store.put("t", {"a": {"b": 2}, "n": 6})
     store.put("t", {"n": 7})
-    with pytest.raises(NotFound, match=r"history\(\)"):
+    with pytest.raises(NotFoundError, match=r"history\(\)"):
         store.blame("t", "a.b")
     found = store.history("t", "a.b")
     assert [each.writer.step for each in found] == [7, 6, 3, 0]
@@ -150,7 +150,7 @@ def test_paths(subtests: pytest.Subtests) -> None:
 
 def test_wrong_paths(subtests: pytest.Subtests) -> None:
     for text in ["", ".", "[1]", "a..b", "a[", "a[x]", 'a["', "a]", "a.[1]", "a[1]b", "a[1:2].b"]:
-        with subtests.test(text=text), pytest.raises(Invalid):
+        with subtests.test(text=text), pytest.raises(InvalidError):
             parse_path(text)
 
 
@@ -161,7 +161,7 @@ def test_paths_of_other_keys() -> None:
 @pytest.mark.parametrize("path", [5, (), (1, 2), ("a", slice(1), "b")], ids=range(4))
 def test_wrong_places(store: holdfast.Store, path: Any) -> None:
     store.put("t", {"a": 1})
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.blame("t", path)
 
 
@@ -287,7 +287,7 @@ def test_a_merge_that_was_pruned_still_leads_to_the_other_side(store: holdfast.S
     for revision in ("side", "side~1", "main~2"):
         store.pin("t", revision)
     store.prune(threads="t", keep_latest=True)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.get("t", merge)
     # It wrote the short list anew: who wrote what only the first side has is not known any more.
     assert by(store.blame("t", "m", "main")) == [("m[0]", ""), ("m[1]", "root"), ("m[2]", "sue")]

@@ -11,7 +11,7 @@ import holdfast
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import TRANSITIONS
-from holdfast.errors import Conflict, Denied, Invalid, NotFound
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.store.store import Store
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
@@ -54,7 +54,7 @@ def test_listed_with_heads_and_how_far_they_are_ahead(store: Store) -> None:
     assert (empty.name, empty.base, empty.head, empty.ahead, empty.current) == (
         "empty", "x-draft-1", "x-draft-1", 0, False,
     )  # fmt: skip
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.branches("nobody")
 
 
@@ -69,16 +69,16 @@ def test_renamed(store: Store) -> None:
     assert rows[0].columns[1] == "final"
     store.rename_branch("t", "final", "final")
     store.put("t", {"n": 9}, branch="final")
-    with pytest.raises(NotFound, match="no branch 'draft'"):
+    with pytest.raises(NotFoundError, match="no branch 'draft'"):
         store.rename_branch("t", "draft", "other")
-    with pytest.raises(Conflict, match="has a branch 'main' already"):
+    with pytest.raises(ConflictError, match="has a branch 'main' already"):
         store.rename_branch("t", "final", "main")
-    with pytest.raises(Invalid, match="main is not renamed"):
+    with pytest.raises(InvalidError, match="main is not renamed"):
         store.rename_branch("t", "main", "trunk")
     for name, why in (("", "not empty"), ("HEAD", "the latest checkpoint")):
-        with pytest.raises(Invalid, match=why):
+        with pytest.raises(InvalidError, match=why):
             store.rename_branch("t", "final", name)
-        with pytest.raises(Invalid, match=why):
+        with pytest.raises(InvalidError, match=why):
             store.fork("t", branch=name)
 
 
@@ -89,9 +89,9 @@ def test_renamed_while_others_rename() -> None:
     for name in ("a", "b"):
         store.fork("t", branch=name)
     theirs = backend.interfere(lambda: other.rename_branch("t", "b", "c"))
-    with pytest.raises(Conflict, match="has a branch 'c' already"), theirs:
+    with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
         store.rename_branch("t", "a", "c")
-    with pytest.raises(NotFound), backend.interfere(lambda: other.rename_branch("t", "a", "d")):
+    with pytest.raises(NotFoundError), backend.interfere(lambda: other.rename_branch("t", "a", "d")):
         store.rename_branch("t", "a", "e")
 
 
@@ -108,13 +108,13 @@ def test_earlier_revisions_do_not_come_back(store: Store) -> None:
     assert store.delete_branch("t", "mistaken", force=True) == ["r1", "r2"]
     assert "r0" in {each.id for each in store.log("t")}
     for id in ("r1", "r2"):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.get("t", id)
     assert "mistaken" not in {each.name for each in store.branches("t")}
 
 
 def test_deleted_with_its_own_checkpoints(store: Store) -> None:
-    with pytest.raises(Conflict, match=r"not merged into another one.*force=True"):
+    with pytest.raises(ConflictError, match=r"not merged into another one.*force=True"):
         store.delete_branch("t", "draft")
     own = ["x-draft-0", "x-draft-1"]
     assert store.delete_branch("t", "draft", force=True, dry_run=True) == own
@@ -139,20 +139,20 @@ def test_one_without_checkpoints(store: Store) -> None:
 
 def test_what_speaks_against_it(store: Store) -> None:
     store.fork("t", "x-draft-0", branch="twig")
-    with pytest.raises(Conflict, match="other branches start from 'draft': 'twig'"):
+    with pytest.raises(ConflictError, match="other branches start from 'draft': 'twig'"):
         store.delete_branch("t", "draft")
     store.delete_branch("t", "twig")
     store.tag("t", "good", "x-draft-0")
-    with pytest.raises(Conflict, match="have a tag: 'good'"):
+    with pytest.raises(ConflictError, match="have a tag: 'good'"):
         store.delete_branch("t", "draft")
     store.name("t", "best", "x-draft-1")
-    with pytest.raises(Conflict, match="have a name: 'best'"):
+    with pytest.raises(ConflictError, match="have a name: 'best'"):
         store.delete_branch("t", "draft")
-    with pytest.raises(Invalid, match="main is not deleted"):
+    with pytest.raises(InvalidError, match="main is not deleted"):
         store.delete_branch("t", "main", force=True)
-    with pytest.raises(NotFound, match="no branch 'twig'"):
+    with pytest.raises(NotFoundError, match="no branch 'twig'"):
         store.delete_branch("t", "twig", force=True)
-    with pytest.raises(NotFound, match="no branch ''"):
+    with pytest.raises(NotFoundError, match="no branch ''"):
         store.delete_branch("t", "", force=True)
     store.delete_branch("t", "draft", force=True)
     assert (store.names("t"), store.tags("t")) == ({}, {})
@@ -162,11 +162,11 @@ def test_what_speaks_against_it(store: Store) -> None:
 def test_pins_and_holds_stand(store: Store) -> None:
     line = store._line("t")
     run(store.engine.holds.pin(line, "x-draft-0", "audit"))
-    with pytest.raises(Denied, match="pinned"):
+    with pytest.raises(DeniedError, match="pinned"):
         store.delete_branch("t", "draft", force=True)
     run(store.engine.holds.unpin(line, "x-draft-0", None))
     run(store.engine.holds.hold(line, "court"))
-    with pytest.raises(Denied, match="held: court"):
+    with pytest.raises(DeniedError, match="held: court"):
         store.delete_branch("t", "draft", force=True)
     run(store.engine.holds.release(line, None))
     assert store.delete_branch("t", "draft", force=True) == ["x-draft-0", "x-draft-1"]
@@ -180,7 +180,7 @@ def test_branches_that_start_from_it_stay(store: Store) -> None:
     assert names(store) == ["main", "twig"]
     assert store.get("t", "y-twig-0").state == state
     assert store.get("t", at="twig#0").id == "main-0"
-    with pytest.raises(NotFound, match="was pruned"):
+    with pytest.raises(NotFoundError, match="was pruned"):
         store.get("t", at="twig^")
     check(store)
     assert store.put("t", {"twig": 1}, branch="twig").step == 4
@@ -193,7 +193,7 @@ def test_a_merged_one_goes_without_force_and_the_merge_stays(store: Store) -> No
     assert names(store) == ["main"]
     found = store.get("t")
     assert (found.id, found.merged, found.state) == (merged.id, "x-draft-1", {"n": 2, "draft": 1})
-    with pytest.raises(NotFound, match="was pruned"):
+    with pytest.raises(NotFoundError, match="was pruned"):
         store.resolve("t", "HEAD^2")
     check(store)
     # Its number is not given to another, which would be taken for the merge's parent.
@@ -223,7 +223,7 @@ def test_a_writer_makes_the_first_step_meanwhile() -> None:
     store.put("t", {"n": 0}, id="a")
     store.fork("t", branch="draft")
     theirs = backend.interfere(lambda: other.put("t", {"n": 2}, branch="draft", id="b"))
-    with pytest.raises(Conflict, match="not merged"), theirs:
+    with pytest.raises(ConflictError, match="not merged"), theirs:
         store.delete_branch("t", "draft")
 
 
@@ -239,9 +239,9 @@ def test_switched(store: Store) -> None:
     assert store.get("t").state == {"n": 2}
     assert [branch.current for branch in store.branches("t")] == [True, False]
     assert store.put("t", {"n": 7}).branch == 0
-    with pytest.raises(NotFound, match="no branch 'nope'"):
+    with pytest.raises(NotFoundError, match="no branch 'nope'"):
         store.switch("t", "nope")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.switch("nobody", "main")
 
 
@@ -293,9 +293,9 @@ def test_forked_with_an_edit(store: Store) -> None:
     assert store.get("t").state == {"n": 1}
     assert names(store) == ["main", "draft", "what-if", "less"]
     check(store)
-    with pytest.raises(Conflict, match="has a branch 'less' already"):
+    with pytest.raises(ConflictError, match="has a branch 'less' already"):
         store.fork("t", branch="less", changes={"n": 1})
-    with pytest.raises(NotFound, match="nothing to remove"):
+    with pytest.raises(NotFoundError, match="nothing to remove"):
         store.fork("t", branch="none", remove=["nope"])
     assert "none" not in names(store)  # both or neither
 
@@ -308,5 +308,5 @@ def test_two_fork_at_a_time() -> None:
         store.fork("t", branch="b", changes={"n": 2})
     assert [store.get("t", branch=name).state for name in ("a", "b")] == [{"n": 1}, {"n": 2}]
     theirs = backend.interfere(lambda: other.fork("t", branch="c"))
-    with pytest.raises(Conflict, match="has a branch 'c' already"), theirs:
+    with pytest.raises(ConflictError, match="has a branch 'c' already"), theirs:
         store.fork("t", branch="c", changes={"n": 3})

@@ -17,7 +17,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.codec import Codec, Inert
 from holdfast.engine.model.json_diff import Large
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.history.diff_result import Diff
 from holdfast.history.text_diff import lines, words
 from tests.engine.lines import store_on
@@ -254,7 +254,7 @@ def test_large_values_are_fetched_when_asked_for(store: holdfast.Store) -> None:
     assert isinstance(change.old, Large)
     assert change.old.bytes > 250_000
     assert "<2500" in diff.text()
-    with pytest.raises(Invalid, match="large=True"):
+    with pytest.raises(InvalidError, match="large=True"):
         diff.patch()
     (change,) = store.diff("t", large=True)
     assert [span for span in change.words if span.kind != "="] == [("+", "more")]
@@ -276,13 +276,13 @@ def test_threads_states_and_revisions(store: holdfast.Store) -> None:
     assert told(store.diff("one", other="two")) == [("change", "n", 4, "two")]
     assert told(store.diff("one", "#2", state={"n": 2, "m": 1})) == [("add", "m", None, 1)]
     assert store.diff("one", state={"n": 1}).to_json()["new"] is None
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.diff("one", "nope")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.diff("nobody")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.diff("one", other="two", state={})
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.diff("one", state=5)  # type: ignore[arg-type]
 
 
@@ -301,7 +301,7 @@ def test_a_patch_refuses_a_state_that_it_does_not_fit(store: holdfast.Store) -> 
         {"l": [1, 2], "d": 5, "x": 1},
         {},
     ):
-        with pytest.raises(Conflict, match="does not fit"):
+        with pytest.raises(ConflictError, match="does not fit"):
             diff.apply(state)
 
 

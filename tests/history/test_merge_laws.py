@@ -14,7 +14,7 @@ from holdfast.engine.cache import Cache
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Point
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from holdfast.history.ancestry import Ancestry
 from holdfast.store.store import Store
 from tests.engine.model.histories import edited_state, states
@@ -60,7 +60,7 @@ def test_sides_may_be_swapped(fork: tuple[State, State, State]) -> None:
             try:
                 store.merge("t", "theirs", "main")
                 found.append(sorted(map(text, store.get("t").state.items())))
-            except Conflict as refused:
+            except ConflictError as refused:
                 found.append({clash.path[:1] for clash in refused.clashes})
     assert type(found[0]) is type(found[1])
     if isinstance(found[0], set):

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.rewrite.rewriter import Choice
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.history.merge import LEAVE, Clash
 from holdfast.store.store import Store
 from tests.store.stores import over
@@ -80,7 +80,7 @@ def test_clashes_are_told_and_nothing_is_saved(store: Store) -> None:
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"], ("facts", "a"): 9})
     store.update("t", {}, remove=[("facts", "a")], branch="main")
     before = store.log("t")
-    with pytest.raises(Conflict, match=r"differently: n, plan\[1:2\], facts\.a|facts\.a") as refused:
+    with pytest.raises(ConflictError, match=r"differently: n, plan\[1:2\], facts\.a|facts\.a") as refused:
         store.merge("t", "draft", "main")
     clashes = {clash.where: (clash.base, clash.ours, clash.theirs) for clash in refused.value.clashes}
     assert clashes == {
@@ -101,7 +101,7 @@ def test_strategies(store: Store, strategy: str, n: int, plan: list[str]) -> Non
     both(store, {"n": 1, "plan": ["think", "ours"]}, {"n": 2, "plan": ["think", "theirs"]})
     store.merge("t", "draft", "main", strategy=strategy)
     assert store.get("t").state == {**BASE, "n": n, "plan": plan}
-    with pytest.raises(Invalid, match="a strategy is 'ours', 'theirs' or 'union', not 'mine'"):
+    with pytest.raises(InvalidError, match="a strategy is 'ours', 'theirs' or 'union', not 'mine'"):
         store.merge("t", "draft", "main", strategy="mine")
 
 
@@ -110,7 +110,7 @@ def test_the_union_of_lists(store: Store) -> None:
     store.merge("t", "draft", "main", strategy="union")
     assert store.get("t").state["plan"] == ["think", "write", "ours", "theirs"]
     both(store, {"n": 1}, {"n": 2})
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.merge("t", "draft", "main", strategy="union")
 
 
@@ -126,7 +126,7 @@ def test_a_function_settles(store: Store) -> None:
             return MISSING
         return LEAVE
 
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(ConflictError) as refused:
         store.merge("t", "draft", "main", resolve=settle)
     assert [clash.where for clash in refused.value.clashes] == ["plan[0:1]"]
     assert {clash.where for clash in seen} == {"n", "facts.a", "plan[0:1]"}
@@ -138,7 +138,7 @@ def test_ways_to_settle_by_path(store: Store) -> None:
     both(store, {"n": 1, ("facts", "a"): 5, ("facts", "b"): 5}, {"n": 2, ("facts", "a"): 6, ("facts", "b"): 6})
     store.merge("t", "draft", "main", resolve={"n": max_of, "facts": "theirs", "facts.b": "ours"})
     assert store.get("t").state == {**BASE, "n": 2, "facts": {"a": 6, "b": 5}}
-    with pytest.raises(Invalid, match="not by 'mine'"):
+    with pytest.raises(InvalidError, match="not by 'mine'"):
         store.merge("t", "draft", "main", resolve={"n": "mine"})
 
 
@@ -148,7 +148,7 @@ def max_of(clash: Clash) -> Any:
 
 def test_a_stretch_is_settled_with_items(store: Store) -> None:
     both(store, {"plan": ["a"]}, {"plan": ["b"]})
-    with pytest.raises(Invalid, match=r"a list of items, not with str \(at plan\[0:1\]\)"):
+    with pytest.raises(InvalidError, match=r"a list of items, not with str \(at plan\[0:1\]\)"):
         store.merge("t", "draft", "main", resolve=lambda _: "c")
     store.merge("t", "draft", "main", resolve=lambda clash: [*clash.theirs, *clash.ours, "c"])
     assert store.get("t").state["plan"] == ["b", "a", "c"]
@@ -171,11 +171,11 @@ def test_large_values(store: Store) -> None:
 
 
 def test_what_is_not_there(store: Store) -> None:
-    with pytest.raises(NotFound, match="'nope'"):
+    with pytest.raises(NotFoundError, match="'nope'"):
         store.merge("t", "nope")
-    with pytest.raises(NotFound, match="'nope'"):
+    with pytest.raises(NotFoundError, match="'nope'"):
         store.merge("t", "draft", "nope")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.merge("nobody", "draft")
 
 
@@ -204,7 +204,7 @@ def test_a_head_that_was_named_must_be_one() -> None:
     backend, store, other = interrupted()
     head = store.resolve("t", "main").id
     theirs = backend.interfere(lambda: other.update("t", {"plan": ["other"]}, branch="main"))
-    with pytest.raises(Conflict, match=f"another checkpoint follows {head} already"), theirs:
+    with pytest.raises(ConflictError, match=f"another checkpoint follows {head} already"), theirs:
         store.merge("t", "draft", head)
     assert "c" not in store.get("t", branch="main").state["facts"]
     assert store.merge("t", "draft", store.resolve("t", "main").id).branch == 0
@@ -213,7 +213,7 @@ def test_a_head_that_was_named_must_be_one() -> None:
 def test_one_that_clashes_with_what_is_added_meanwhile() -> None:
     backend, store, other = interrupted()
     theirs = backend.interfere(lambda: other.update("t", {("facts", "c"): 4}, branch="main"))
-    with pytest.raises(Conflict, match=r"facts\.c"), theirs:
+    with pytest.raises(ConflictError, match=r"facts\.c"), theirs:
         store.merge("t", "draft", "main")
 
 
@@ -221,7 +221,7 @@ def test_a_target_that_never_rests() -> None:
     backend, store, other = interrupted()
     numbers = count()
     theirs = backend.interfere(lambda: other.update("t", {"n": next(numbers)}, branch="main"), times=None)
-    with pytest.raises(Conflict, match="kept adding"), theirs:
+    with pytest.raises(ConflictError, match="kept adding"), theirs:
         store.merge("t", "draft", "main")
 
 
@@ -268,7 +268,7 @@ def test_an_ancestor_that_was_pruned(store: Store) -> None:
     store.update("t", {("facts", "c"): 3}, branch="late")
     store.update("t", {"plan": ["a"], "n": 9}, branch="main", remove=["gone"])
     drop(store, "y")
-    with pytest.raises(Conflict, match="ancestor was pruned") as refused:
+    with pytest.raises(ConflictError, match="ancestor was pruned") as refused:
         store.merge("t", "late", "main")
     assert [clash.where for clash in refused.value.clashes] == ["plan[1:1]", "facts.c", "n", "gone"]
     merged = store.merge("t", "late", "main", strategy="ours")
@@ -309,7 +309,7 @@ def test_a_branch_whose_merge_was_pruned_is_merged(store: Store) -> None:
 
 def test_what_settles_clashes_is_checked(store: Store) -> None:
     both(store, {"n": 1}, {"n": 2})
-    with pytest.raises(Invalid, match="a function, or ways by path"):
+    with pytest.raises(InvalidError, match="a function, or ways by path"):
         store.merge("t", "draft", "main", resolve="ours")  # type: ignore[arg-type]
 
 

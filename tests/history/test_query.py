@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.engine.types import to_time
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.history.query import (
     And,
     Everything,
@@ -87,7 +87,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     query, wrong = None, None
     try:
         query = parse(text, NOW)
-    except Invalid as error:
+    except InvalidError as error:
         wrong = error
     if wrong is None:
         assert parse(str(query), NOW) == query
@@ -163,7 +163,7 @@ WRONG: list[tuple[str, int, str]] = [
 def test_what_is_wrong_is_pointed_at(subtests: pytest.Subtests) -> None:
     for text, column, says in WRONG:
         with subtests.test(text=text):
-            with pytest.raises(Invalid) as raised:
+            with pytest.raises(InvalidError) as raised:
                 parse(text, NOW)
             error = raised.value
             assert error.where == f"column {column}"
@@ -175,13 +175,13 @@ def test_what_is_wrong_is_pointed_at(subtests: pytest.Subtests) -> None:
 
 
 def test_the_caret_stands_under_wide_characters() -> None:
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(InvalidError) as raised:
         parse("日本 tga:x")
     assert str(raised.value).splitlines()[-1] == " " * 7 + "^"
 
 
 def test_a_query_is_a_string() -> None:
-    with pytest.raises(Invalid, match="a query is a string"):
+    with pytest.raises(InvalidError, match="a query is a string"):
         parse(b"a")  # type: ignore[arg-type]
 
 

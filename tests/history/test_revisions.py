@@ -21,7 +21,7 @@ from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Branch
 from holdfast.engine.types import to_time
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.store.store import Store
 
@@ -115,31 +115,31 @@ def test_times(store: Store) -> None:
     assert store.resolve("t", "twig@{now}").id == store.resolve("t", "@{now}").id == "twig-1"
     assert store.resolve("t", "draft@{now}~1").id == "draft-1"
     for text in ("@{1y}", "twig@{1y}"):
-        with pytest.raises(NotFound, match="no checkpoint of that time or before"):
+        with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
             store.resolve("t", text)
 
 
 WRONG: list[tuple[str, type[Exception], str]] = [
-    ("", Invalid, "not empty"),
-    ("nope", NotFound, "'nope'"),
-    ("drat", NotFound, "Did you mean 'draft'"),
-    ("glod", NotFound, "Did you mean 'gold'"),
-    ("head", NotFound, "no checkpoint has the id or the name 'head'"),
-    ("main~10", NotFound, "only 9 checkpoints before 'main' .*column 5"),
-    ("~99", NotFound, "only 9 checkpoints before 'HEAD'"),
-    ("#10", NotFound, "'main' has the steps 0 to 9, and no step 10"),
-    ("draft#9", NotFound, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
-    ("main#", Invalid, "the number of a step is missing .*column 5"),
-    ("HEAD~x", Invalid, "'~x' is no suffix.*column 5"),
-    ("gold~1~y", Invalid, "'~1~y' is no suffix"),
-    ("HEAD@{2h", Invalid, "'@{2h' is no suffix"),
-    ("main@{when}", Invalid, "'when' is no time .*column 7"),
-    ("HEAD^2", NotFound, "has 1 parent, and no number 2"),
-    ("0abc-0^2", NotFound, "has 0 parents"),
-    ("dra", NotFound, "Did you mean 'draft'"),
-    ("twi~1", NotFound, "Did you mean 'twig'"),
-    ("twig-", Invalid, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
-    ("3ab", NotFound, "4 characters of an id or more"),
+    ("", InvalidError, "not empty"),
+    ("nope", NotFoundError, "'nope'"),
+    ("drat", NotFoundError, "Did you mean 'draft'"),
+    ("glod", NotFoundError, "Did you mean 'gold'"),
+    ("head", NotFoundError, "no checkpoint has the id or the name 'head'"),
+    ("main~10", NotFoundError, "only 9 checkpoints before 'main' .*column 5"),
+    ("~99", NotFoundError, "only 9 checkpoints before 'HEAD'"),
+    ("#10", NotFoundError, "'main' has the steps 0 to 9, and no step 10"),
+    ("draft#9", NotFoundError, "'draft' has the steps 0 to 8, and no step 9 .*column 6"),
+    ("main#", InvalidError, "the number of a step is missing .*column 5"),
+    ("HEAD~x", InvalidError, "'~x' is no suffix.*column 5"),
+    ("gold~1~y", InvalidError, "'~1~y' is no suffix"),
+    ("HEAD@{2h", InvalidError, "'@{2h' is no suffix"),
+    ("main@{when}", InvalidError, "'when' is no time .*column 7"),
+    ("HEAD^2", NotFoundError, "has 1 parent, and no number 2"),
+    ("0abc-0^2", NotFoundError, "has 0 parents"),
+    ("dra", NotFoundError, "Did you mean 'draft'"),
+    ("twi~1", NotFoundError, "Did you mean 'twig'"),
+    ("twig-", InvalidError, r"several ids start with 'twig-': twig-0 \(save, 2023-\d\d-\d\d .*twig-1 .*Write more"),
+    ("3ab", NotFoundError, "4 characters of an id or more"),
 ]
 
 
@@ -153,11 +153,11 @@ def test_more_ids_than_are_shown() -> None:
     with holdfast.open("memory://") as store:
         for n in range(20):
             store.put("t", {"n": n}, id=f"same-{n:02}")
-        with pytest.raises(Invalid, match=r"same-05 \(save, [^)]*\), and more"):
+        with pytest.raises(InvalidError, match=r"same-05 \(save, [^)]*\), and more"):
             store.resolve("t", "same-")
-        with pytest.raises(NotFound, match="no such thread"):
+        with pytest.raises(NotFoundError, match="no such thread"):
             store.resolve("nobody", "same-")
-        with pytest.raises(NotFound, match="no such thread"):
+        with pytest.raises(NotFoundError, match="no such thread"):
             store.resolve("nobody", "main")
 
 
@@ -199,12 +199,12 @@ def test_pruned(store: Store) -> None:
     run(store.engine.rewriter.rewrite(line, choose))
     for text in ("#2", "twig~2", "main~7", "draft#5", "gold^"):
         with pytest.raises(
-            NotFound, match=rf"the checkpoint that '{text.replace('^', '.')}' names, of 2023-.* was pruned"
+            NotFoundError, match=rf"the checkpoint that '{text.replace('^', '.')}' names, of 2023-.* was pruned"
         ):
             store.resolve("t", text)
-    with pytest.raises(NotFound, match="'2abc-2'"):
+    with pytest.raises(NotFoundError, match="'2abc-2'"):
         store.resolve("t", "2abc-2")
-    with pytest.raises(NotFound, match="was pruned"):
+    with pytest.raises(NotFoundError, match="was pruned"):
         store.resolve("t", "twig~2^2")
     assert store.resolve("t", "twig~3").id == "draft-0"  # past one that is gone
     assert store.resolve("t", "gold~2").id == "1abc-1"
@@ -217,7 +217,7 @@ def test_a_parent_of_a_merge_that_is_not_there(store: Store) -> None:
     other = theirs._replace(hash=b"another".ljust(32))
     for change in (Put(STEPS, other.row(store._line("t"), b"")), Delete(STEPS, key)):
         run(backend.apply([change]))
-        with pytest.raises(NotFound, match=r"the checkpoint that 'draft\^2' names was pruned"):
+        with pytest.raises(NotFoundError, match=r"the checkpoint that 'draft\^2' names was pruned"):
             store.resolve("t", "draft^2")
 
 
@@ -288,5 +288,5 @@ def test_a_thousand_branches_upon_each_other() -> None:
 @pytest.mark.parametrize("base", [1, 2])
 def test_branches_in_a_circle(base: int) -> None:
     """Rows that somebody altered do not make a walk go on for ever."""
-    with pytest.raises(Corrupt, match="is said to start from"):
+    with pytest.raises(CorruptError, match="is said to start from"):
         Layout([Branch(1, base, 3, 0, "a"), Branch(2, 1, 3, 0, "b")])

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.backends.interface import Get, Put
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from tests.damaged import flipped
 from tests.history.searched import everything
 
@@ -400,10 +400,10 @@ def test_a_page_that_ends_with_all_there_is(store: holdfast.Store) -> None:
 def test_a_place_to_go_on_from_belongs_to_its_query(store: holdfast.Store) -> None:
     store.put("t", {"a": "hello"})
     page = store.search("hello", limit=1)
-    with pytest.raises(Invalid, match="another query"):
+    with pytest.raises(InvalidError, match="another query"):
         store.search("hell*", limit=1, after=page.next)
     for wrong in ("%%%", "abc", "eyJ9"):
-        with pytest.raises(Invalid, match="no place to go on from"):
+        with pytest.raises(InvalidError, match="no place to go on from"):
             store.search("hello", after=wrong)
 
 

@@ -16,7 +16,7 @@ from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index import indexer
 from holdfast.engine.text_index.extract import texts
-from holdfast.errors import Conflict, Corrupt, Unsupported
+from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 from tests.damaged import flipped
 from tests.history.searched import everything
 from tests.support.interference import InterferingBackend
@@ -124,7 +124,7 @@ def test_dropped_between_two_pages(url: str) -> None:
         store.index()
         page = store.search("hello", limit=2)
         store.drop_index()
-        with pytest.raises(Conflict, match="removed since the page before"):
+        with pytest.raises(ConflictError, match="removed since the page before"):
             store.search("hello", limit=2, after=page.next)
 
 
@@ -137,7 +137,7 @@ def test_dropped_while_it_is_made(url: str) -> None:
             if done == 2:
                 other.drop_index()
 
-        with pytest.raises(Conflict, match="was removed while it was made"):
+        with pytest.raises(ConflictError, match="was removed while it was made"):
             store.index(progress=drop)
         assert store.search("hello").how == "scan"
         assert len(everything(store, "hello")) == 3
@@ -200,7 +200,7 @@ def test_stores_without_an_index_search_all_the_same(tmp_path: Path) -> None:
         store.put("t", {"say": "hello"}, id="1")
         page = store.search("hello")
         assert (page.how, [match.id for match in page.matches]) == ("scan", ["1"])
-        with pytest.raises(Unsupported, match="cannot keep an index"):
+        with pytest.raises(UnsupportedError, match="cannot keep an index"):
             store.index()
 
 
@@ -387,7 +387,7 @@ def test_a_thread_that_is_rewritten_while_its_words_are_indexed(url: str) -> Non
         assert by_index(store, "message") == ["00", "01", "02", "03"]
         store.drop_index()
         theirs = backend.interfere(compact, times=None, where=of_words)
-        with pytest.raises(Conflict, match="kept changing"), theirs:
+        with pytest.raises(ConflictError, match="kept changing"), theirs:
             store.index()
 
 
@@ -409,7 +409,7 @@ def test_a_damaged_thread_can_be_saved_to(url: str, monkeypatch: pytest.MonkeyPa
         store.index()
 
         def damaged(*_: object) -> None:
-            raise Corrupt("damaged")
+            raise CorruptError("damaged")
 
         with monkeypatch.context() as patch:
             patch.setattr(indexer, "texts", damaged)

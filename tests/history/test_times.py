@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine.time_parsing import parse_age, parse_moment
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 NOW = datetime(2026, 11, 15, 14, 30, tzinfo=UTC)  # a Sunday
 
@@ -73,15 +73,15 @@ def test_moments(subtests: pytest.Subtests) -> None:
 def test_no_times(subtests: pytest.Subtests) -> None:
     for text in ["", "ago", "soon", "5", "-1h", "2 parsecs", "25:00", "10:75", "2026-13-01", "h"]:
         with subtests.test(text=text):
-            with pytest.raises(Invalid, match=r"is no time.*Write 2h"):
+            with pytest.raises(InvalidError, match=r"is no time.*Write 2h"):
                 parse_moment(text, NOW)
-            with pytest.raises(Invalid, match=r"is no length of time.*Write 90s"):
+            with pytest.raises(InvalidError, match=r"is no length of time.*Write 90s"):
                 parse_age(text)
 
 
 @pytest.mark.parametrize("text", ["9999y", "9" * 400 + "y", "9" * 30 + "s", "0001-01-01"])
 def test_times_too_far_away(text: str) -> None:
-    with pytest.raises(Invalid, match="too far away"):
+    with pytest.raises(InvalidError, match="too far away"):
         parse_moment(text, NOW)
 
 
@@ -90,7 +90,7 @@ def test_whatever_is_written(text: str) -> None:
     for parse in (parse_age, lambda text: parse_moment(text, NOW)):
         try:
             parse(text)
-        except Invalid:
+        except InvalidError:
             continue
 
 

@@ -18,8 +18,8 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine import trace_context
 from holdfast.engine.events import DIGEST, digest
 from holdfast.engine.row_format import Line
-from holdfast.errors import Transient
-from holdfast.hooks import Call, Veto
+from holdfast.errors import TransientError
+from holdfast.hooks import Call, VetoError
 from holdfast.hooks import after_queue as later_module
 from holdfast.hooks.execution_log import LINE
 from tests.hooks.kit import async_store, events, store
@@ -114,7 +114,7 @@ def _crash(call: Call) -> None:
 
 
 def _veto(call: Call) -> None:
-    raise Veto("too late")
+    raise VetoError("too late")
 
 
 async def _hang(call: Call) -> None:
@@ -270,7 +270,7 @@ def test_after_hook_is_not_called_for_what_it_does_itself() -> None:
 
 def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     written: list[Any] = []
-    fails = [Transient("not now"), Transient("not yet")]
+    fails = [TransientError("not now"), TransientError("not yet")]
 
     def write(told: list[Any]) -> None:
         if fails:
@@ -288,7 +288,7 @@ def test_recording_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_recording_is_given_up_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
     def write(told: list[Any]) -> None:
-        raise Transient("never")
+        raise TransientError("never")
 
     later = later_module.Later(lambda job: None, write, every=0.001)  # type: ignore[arg-type,return-value]
     later.tell(1)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Conflict, Denied, Invalid, NotFound, Veto
+from holdfast import ConflictError, DeniedError, InvalidError, NotFoundError, VetoError
 from holdfast.hooks import POINTS, Call, Changed
 from holdfast.hooks.execution_log import LINE
 from holdfast.hooks.points import check_points
@@ -126,11 +126,11 @@ def test_veto_refuses_and_leaves_nothing_but_a_row_that_tells_so() -> None:
 
     @held.hooks.before("state.set", key="k")
     def no(call: Call) -> None:
-        raise Veto("the plan is closed")
+        raise VetoError("the plan is closed")
 
-    with pytest.raises(Veto, match="the plan is closed") as caught, holdfast.correlation("c1"):
+    with pytest.raises(VetoError, match="the plan is closed") as caught, holdfast.correlation("c1"):
         state.batch({"k": "secret", "other": 2})
-    assert isinstance(caught.value, Denied)
+    assert isinstance(caught.value, DeniedError)
     assert caught.value.code == "vetoed"
     assert caught.value.where == "key 'k' of agent:a"
     assert dict(state) == {"k": 1}
@@ -149,7 +149,7 @@ def test_veto_of_one_key_undoes_a_transaction_over_scopes_and_threads() -> None:
     held = store()
     held.hooks.before("state.set", scope="agent:b")(_refuse)
     together = held.transaction()
-    with pytest.raises(Veto), together:
+    with pytest.raises(VetoError), together:
         _fill(together)
     assert held.threads() == []
     assert dict(held.state(agent="a")) == {}
@@ -163,7 +163,7 @@ def _fill(together: Any) -> None:
 
 
 def _refuse(call: Call) -> None:
-    raise Veto("no")
+    raise VetoError("no")
 
 
 def _crash(call: Call) -> None:
@@ -238,7 +238,7 @@ def test_hook_that_fails_closed_refuses(name: str, kind: str) -> None:
     held: Any = store() if kind == "sync" else async_store()
     budget = 0.05 if outcome == "late" else 30
     held.hooks.before("state.set", budget=budget, name="bad", fail_closed=True)(function)
-    with pytest.raises(Veto, match="'bad' failed") as caught:
+    with pytest.raises(VetoError, match="'bad' failed") as caught:
         _set(held, "k", "value")
     assert caught.value.code == "hook-failed"
     assert caught.value.__cause__ is not None
@@ -254,13 +254,13 @@ def test_async_hook_changes_and_refuses(kind: str) -> None:
     async def think(call: Call) -> Any:
         await asyncio.sleep(0)
         if call.key == "no":
-            raise Veto("no")
+            raise VetoError("no")
         return call.value + 1
 
     held.hooks.before("state.set")(think)
     _set(held, "k", 1)
     assert _get(held, "k") == 2
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         _set(held, "no", 1)
     _close(held)
 
@@ -479,7 +479,7 @@ def test_hook_is_removed_by_name_or_function() -> None:
     held.state()["k"] = 3
     assert seen == ["one", "two", "two"]
     assert held.hooks.list() == []
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         held.hooks.remove("two")
     held.close()
 
@@ -487,24 +487,24 @@ def test_hook_is_removed_by_name_or_function() -> None:
 def test_names_are_taken_once() -> None:
     held = store()
     held.hooks.before("state.set", name="n")(_refuse)
-    with pytest.raises(Invalid, match="already"):
+    with pytest.raises(InvalidError, match="already"):
         held.hooks.after("state.set", name="n")(_refuse)
     held.close()
 
 
 def test_points_are_checked_with_a_suggestion() -> None:
     held = store()
-    with pytest.raises(Invalid, match=r"Did you mean 'state\.set'"):
+    with pytest.raises(InvalidError, match=r"Did you mean 'state\.set'"):
         held.hooks.before("state.sett")
-    with pytest.raises(Invalid, match=r"Did you mean 'state\.\*'"):
+    with pytest.raises(InvalidError, match=r"Did you mean 'state\.\*'"):
         held.hooks.before("stat.*")
-    with pytest.raises(Invalid, match="The points are"):
+    with pytest.raises(InvalidError, match="The points are"):
         held.hooks.before("zzzzzz")
-    with pytest.raises(Invalid, match="for a point"):
+    with pytest.raises(InvalidError, match="for a point"):
         held.hooks.before()
-    with pytest.raises(Invalid, match="for a point"):
+    with pytest.raises(InvalidError, match="for a point"):
         held.hooks.before(_refuse)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="by text"):
+    with pytest.raises(InvalidError, match="by text"):
         held.hooks.before(3)  # type: ignore[arg-type]
     assert check_points(("*",)) == set(POINTS)
     assert check_points(("session.*", "state.set")) > {"session.start", "state.set"}
@@ -531,18 +531,18 @@ def test_options_are_checked(subtests: pytest.Subtests) -> None:
             if options == {"key": ""}:
                 held.hooks.before("state.set", **options)(_refuse)  # every key
             else:
-                with pytest.raises(Invalid):
+                with pytest.raises(InvalidError):
                     held.hooks.before("state.set", **options)(_refuse)
             held.close()
 
 
 def test_what_is_no_hook() -> None:
     held = store()
-    with pytest.raises(Invalid, match="is a function"):
+    with pytest.raises(InvalidError, match="is a function"):
         held.hooks.before("state.set")(3)  # type: ignore[type-var]
-    with pytest.raises(Invalid, match="no built-in"):
+    with pytest.raises(InvalidError, match="no built-in"):
         held.hooks.add(_refuse, "state.set")  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="inline"):
+    with pytest.raises(InvalidError, match="inline"):
         held.hooks.before("state.set", inline=True)(_hang_async)
     held.close()
 
@@ -566,7 +566,7 @@ def test_conflicts_are_told_before_hooks_are_called() -> None:
     held.state()["k"] = 1
     seen: list[int] = []
     held.hooks.before("state.set", inline=True)(lambda call: seen.append(1))
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         held.state().set("k", 2, expected=7)
     assert seen == []
     held.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Veto
+from holdfast import VetoError
 from holdfast.hooks import Call
 from holdfast.hooks.breaker import LONGEST_REST, Breaker
 from tests.hooks.kit import SECOND, Clock, events, store
@@ -66,7 +66,7 @@ def test_closed_hook_that_is_off_still_refuses() -> None:
         raise RuntimeError("not now")
 
     for expected in ("failed", "is off"):
-        with pytest.raises(Veto, match=expected):
+        with pytest.raises(VetoError, match=expected):
             held.state()["k"] = 1
     assert "k" not in held.state()
     held.close()
@@ -77,10 +77,10 @@ def test_veto_is_no_failure() -> None:
 
     @held.hooks.before("state.set", max_failures=1)
     def strict(call: Call) -> None:
-        raise Veto("no")
+        raise VetoError("no")
 
     for _ in range(3):
-        with pytest.raises(Veto, match="no"):
+        with pytest.raises(VetoError, match="no"):
             held.state()["k"] = 1
     assert held.hooks.list()[0].vetoes == 3
     assert held.hooks.list()[0].state == "on"

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from holdfast import MISSING, Config, Invalid, Veto
+from holdfast import MISSING, ConfigError, InvalidError, VetoError
 from holdfast.engine.row_format import Line, open_event
 from holdfast.hooks import Audit, Call, InvalidateCache, Metrics, Validate
 from tests.hooks.kit import Clock, events, store
@@ -46,12 +46,12 @@ def test_validation_lets_the_right_through_and_nothing_else(schema: Any) -> None
     state = held.state()
     state["k"] = {"title": "a", "steps": 1}
     for wrong in ({"title": "secret"}, {"title": "secret", "steps": "x"}, 3, None):
-        with pytest.raises(Veto, match="does not fit its schema") as caught:
+        with pytest.raises(VetoError, match="does not fit its schema") as caught:
             state["k"] = wrong
         assert "secret" not in str(caught.value)
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         state.patch("k", {"steps": "many"})
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         state.change("k", lambda plan: {**plan, "title": 3})
     assert state["k"] == {"title": "a", "steps": 1}
     state.patch("k", {"steps": 2})
@@ -68,7 +68,7 @@ def test_value_of_the_very_class_fits() -> None:
     held.state()["plan"] = Plan(title="a", steps=1)
     held.state()["data"] = Data("a", 1)
     held.state()["list"] = [1, 2]
-    with pytest.raises(Veto, match=r"\$\[1\]"):
+    with pytest.raises(VetoError, match=r"\$\[1\]"):
         held.state()["list"] = [1, "2"]
     held.close()
 
@@ -76,7 +76,7 @@ def test_value_of_the_very_class_fits() -> None:
 def test_json_schema_refuses_what_json_does_not_know() -> None:
     held = store()
     held.hooks.add(Validate({"properties": {"a": {"type": "string"}}}), "state.set")
-    with pytest.raises(Veto, match="JSON does not know"):
+    with pytest.raises(VetoError, match="JSON does not know"):
         held.state()["k"] = {"a": b"bytes"}
     held.close()
 
@@ -84,7 +84,7 @@ def test_json_schema_refuses_what_json_does_not_know() -> None:
 def test_reason_says_where_it_is() -> None:
     held = store()
     held.hooks.add(Validate({"properties": {"a": {"items": {"type": "string"}}}}), "state.set")
-    with pytest.raises(Veto, match=r"at \['a'\]\[1\], it breaks the rule properties/a/items/type"):
+    with pytest.raises(VetoError, match=r"at \['a'\]\[1\], it breaks the rule properties/a/items/type"):
         held.state()["k"] = {"a": ["x", 5]}
     held.close()
 
@@ -95,27 +95,27 @@ def test_size_is_bounded() -> None:
     held.state()["k"] = "x" * 90
     held.state()["list"] = ["x" * 20] * 4
     for large in ("x" * 200, ["x" * 30] * 5, {"a": ["x" * 200]}):
-        with pytest.raises(Veto, match="at most 100"):
+        with pytest.raises(VetoError, match="at most 100"):
             held.state()["k"] = large
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         held.put("thread", {"a": "x" * 200})
     held.close()
 
 
 def test_wrong_schemas() -> None:
-    with pytest.raises(Invalid, match="no JSON Schema"):
+    with pytest.raises(InvalidError, match="no JSON Schema"):
         Validate({"type": "objec"})
-    with pytest.raises(Invalid, match="no check"):
+    with pytest.raises(InvalidError, match="no check"):
         Validate("text")
-    with pytest.raises(Invalid, match="a schema"):
+    with pytest.raises(InvalidError, match="a schema"):
         Validate()
-    with pytest.raises(Invalid, match="max_bytes"):
+    with pytest.raises(InvalidError, match="max_bytes"):
         Validate(max_bytes=-1)
 
 
 def test_json_schema_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(Config, match=r"holdfast\[schemas\]") as caught:
+    with pytest.raises(ConfigError, match=r"holdfast\[schemas\]") as caught:
         Validate({})
     assert caught.value.code == "not-installed"
 
@@ -183,7 +183,7 @@ def test_refusal_is_not_the_fault_of_the_hook() -> None:
             raise RuntimeError("broken")
 
     held.hooks.add(Odd(SCHEMA), "state.*")
-    with pytest.raises(Veto, match="failed"):
+    with pytest.raises(VetoError, match="failed"):
         held.state()["k"] = 1
     held.hooks.remove("Odd")
     held.hooks.add(Odd(SCHEMA), "state.*", fail_closed=False)

@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 import holdfast
-from holdfast import Veto
+from holdfast import VetoError
 from holdfast.engine.trace_context import Trace
 from holdfast.hooks import Call, Metrics
 from holdfast.hooks.feature_hooks import calling
@@ -53,7 +53,7 @@ def test_state_is_changed_or_refused() -> None:
     @held.hooks.before("checkpoint.save", scope="t*")
     def sign(call: Call) -> Any:
         if call.value.get("bad"):
-            raise Veto("bad")
+            raise VetoError("bad")
         return {**call.value, "signed": True}
 
     held.put("t", {"a": 1})
@@ -63,7 +63,7 @@ def test_state_is_changed_or_refused() -> None:
     held.update("t2", {"b": 2})
     assert held.get("t2").state == {"signed": True, "b": 2}
     for save in (held.put, held.update):
-        with pytest.raises(Veto, match="bad") as caught:
+        with pytest.raises(VetoError, match="bad") as caught:
             save("t", {"bad": 1})
         assert caught.value.where == "t"
     assert held.get("t").state == {"signed": True, "b": [2]}
@@ -133,10 +133,10 @@ def test_deleting_a_thread() -> None:
     @held.hooks.before("checkpoint.delete", name="keep")
     def keep(call: Call) -> None:
         if call.scope == "kept":
-            raise Veto("it is kept")
+            raise VetoError("it is kept")
 
     held.hooks.after("checkpoint.delete", name="gone")(lambda call: gone.append(call.scope))
-    with pytest.raises(Veto, match="it is kept"):
+    with pytest.raises(VetoError, match="it is kept"):
         held.delete("kept")
     assert held.delete("t")
     assert not held.delete("t")

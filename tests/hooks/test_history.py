@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Invalid, Veto
+from holdfast import InvalidError, VetoError
 from holdfast.hooks import Call, history
 from tests.hooks.kit import Clock, store
 
@@ -61,9 +61,9 @@ def test_history_goes_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_questions() -> None:
     held = store()
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         held.hooks.history(limit=-1)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         held.hooks.history(since=datetime(2026, 1, 1))
     assert held.hooks.history(since=datetime(2026, 1, 1, tzinfo=UTC)) == []
     held.close()
@@ -97,10 +97,10 @@ def test_digests_do_not_show_that_values_are_equal() -> None:
 
     @held.hooks.before("state.set", name="no")
     def no(call: Call) -> None:
-        raise Veto("no")
+        raise VetoError("no")
 
     for _ in range(2):
-        with pytest.raises(Veto):
+        with pytest.raises(VetoError):
             held.state()["k"] = "1234"
     one, two = held.hooks.history("no")
     assert one.detail["value"] != two.detail["value"]
@@ -112,13 +112,13 @@ def test_veto_is_raised_though_it_can_not_be_stored(monkeypatch: pytest.MonkeyPa
 
     @held.hooks.before("state.set")
     def no(call: Call) -> None:
-        raise Veto("no", where="there")
+        raise VetoError("no", where="there")
 
     async def full(*args: Any) -> None:
-        raise holdfast.Transient("the disk is full")
+        raise holdfast.TransientError("the disk is full")
 
     monkeypatch.setattr("holdfast.hooks.execution_log.refused", full)
-    with pytest.raises(Veto, match="no") as caught:
+    with pytest.raises(VetoError, match="no") as caught:
         held.state()["k"] = 1
     assert "the disk is full" in caught.value.__notes__[0]
     assert caught.value.where == "there"

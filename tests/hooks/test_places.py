@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 import holdfast.hooks
-from holdfast import Veto
+from holdfast import VetoError
 from holdfast.hooks import Audit, Validate
 
 
@@ -23,7 +23,7 @@ def test_hooks_and_their_history_on_a_store_that_keeps_it(kind: str, tmp_path: P
         held.hooks.after("state.*", "checkpoint.*", name="follow")(lambda call: None)
         agent = held.acting_as(agent="a").state(agent="a")
         agent["v"] = {"n": 1}
-        with pytest.raises(Veto):
+        with pytest.raises(VetoError):
             agent["v"] = 3
         held.put("t", {"a": 1})
         held.update("t", {"b": 2})

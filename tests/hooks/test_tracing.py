@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Invalid
+from holdfast import InvalidError
 from holdfast.backends.interface import Scan
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
@@ -49,9 +49,9 @@ def test_id_of_a_block_that_fails_does_not_stay() -> None:
     with pytest.raises(ZeroDivisionError), holdfast.correlation("x"):
         raise ZeroDivisionError
     assert current() == Trace()
-    with pytest.raises(Invalid), holdfast.correlation("a\0b"):
+    with pytest.raises(InvalidError), holdfast.correlation("a\0b"):
         pass
-    with pytest.raises(Invalid), holdfast.correlation("a", cause=""):
+    with pytest.raises(InvalidError), holdfast.correlation("a", cause=""):
         pass
 
 

@@ -22,7 +22,7 @@ from holdfast.backends.wrappers.counting import Counting
 from holdfast.engine.context import Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.lines import index_key
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import Check, Level
 from holdfast.maintenance.doctor.run import doctor
@@ -293,7 +293,7 @@ def test_a_clock_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
     def fails(job: object) -> None:
-        raise Corrupt("damaged")
+        raise CorruptError("damaged")
 
     clock = Clock()
     store, kinds = timed(clock), knows(Watched().kind(), Kind("fails", "", fails))
@@ -305,7 +305,7 @@ def test_jobs_that_are_late_failing_unknown_or_damaged() -> None:
     jobs.add("strange", "watched")
     jobs.add("bad", "fails")
     jobs.add("broken", "tidy")
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         jobs.run("bad")
     job = jobs.get("broken")
     run(store.engine.ground.backend.apply([Put(JOBS, Row(job.key, job.columns, b"nonsense"))]))
@@ -424,7 +424,7 @@ def test_what_the_stores_own_check_finds() -> None:
 def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
     class Broken(Telling):
         async def check(self) -> list[str]:
-            raise Corrupt("a page is damaged", where="page 7")
+            raise CorruptError("a page is damaged", where="page 7")
 
     found = checked(timed(time.time_ns, Broken()))
     assert of(found, "store-check").found == "a page is damaged (at page 7) [corrupt]"
@@ -432,7 +432,7 @@ def test_one_check_that_fails_does_not_keep_the_others_from_it() -> None:
 
     class Unreadable(Telling):
         async def read(self, queries: Any) -> Any:
-            raise Corrupt("nothing can be read", hint="Repair it")
+            raise CorruptError("nothing can be read", hint="Repair it")
 
     found = checked(timed(time.time_ns, Unreadable()))
     assert [(each.code, each.level) for each in found] == [("store-opens", Level.PROBLEM), ("store-check", Level.OK)]

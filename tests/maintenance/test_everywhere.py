@@ -10,7 +10,7 @@ import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from holdfast.maintenance.doctor.run import Level, doctor
 from holdfast.maintenance.jobs.jobs import Book, Jobs
 from tests.maintenance.kit import run_due
@@ -33,7 +33,7 @@ def test_jobs_are_kept_and_run_by_one(kind: str, tmp_path: Path) -> None:
         assert jobs.run("b").ok
         lease = Lease(store.engine.ground, Line("acme", ""), "job a")
         run(lease.take())
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             jobs.run("a")
         run(lease.confirm())
         run(lease.give_back())

@@ -10,7 +10,7 @@ import pytest
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.maintenance.jobs.jobs import Jobs
 from holdfast.state.reader import View, viewed
 from holdfast.store.store import Store
@@ -100,5 +100,5 @@ def test_content_that_was_to_be_an_artifacts_is_removed(store: Store, clock: Clo
 
 def test_wrong_settings(store: Store) -> None:
     for wrong in ({"grace": 1}, {"grace": "soon"}, {"limit": 5}):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             Jobs(store).add("job", "expire", settings=wrong)

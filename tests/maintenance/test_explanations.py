@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.engine.integrity.findings import Code
-from holdfast.errors import FINER, HoldfastError, NotFound
+from holdfast.errors import FINER_CODES, HoldfastError, NotFoundError
 from holdfast.interfaces.cli.exit_codes import EXIT_CODES, exit_code
 from holdfast.maintenance.explain.checks import CHECKS
 from holdfast.maintenance.explain.errors import ERRORS
@@ -55,16 +55,16 @@ def test_every_class_of_errors_has_a_code_of_its_own_that_is_explained() -> None
 
 def test_every_finer_code_is_known_explained_and_used() -> None:
     given = codes_given("code")
-    assert given - {"internal"} <= FINER.keys() | {each.code for each in CLASSES}
-    assert FINER.keys() <= given
-    for code in FINER:
+    assert given - {"internal"} <= FINER_CODES.keys() | {each.code for each in CLASSES}
+    assert FINER_CODES.keys() <= given
+    for code in FINER_CODES:
         assert explain(code).kind == "error"
 
 
 def test_a_finer_code_ends_a_command_as_it_says(subtests: pytest.Subtests) -> None:
-    for code in FINER:
+    for code in FINER_CODES:
         with subtests.test(code=code):
-            error = FINER[code]("what", code=code)
+            error = FINER_CODES[code]("what", code=code)
             assert error.code == code
             assert exit_code(error) == explain(code).exit_code
 
@@ -112,18 +112,18 @@ def test_every_code_is_in_the_guide() -> None:
 
 def test_codes_are_found_however_they_are_written_and_near_ones_suggested() -> None:
     assert explain("Not_Found ").code == "not-found"
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFoundError) as caught:
         explain("nt-found")
     assert "Did you mean not-found" in caught.value.hint
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFoundError) as caught:
         explain("vacuum")
     assert "sqlite-vacuum" in caught.value.hint
-    with pytest.raises(NotFound, match="no code 'zzzz'") as caught:
+    with pytest.raises(NotFoundError, match="no code 'zzzz'") as caught:
         explain("zzzz")
     assert "lists all" in caught.value.hint
 
 
 def test_an_error_carries_its_code() -> None:
-    assert errors.Conflict("x").code == "conflict"
-    assert errors.Conflict("x", code="under-way").code == "under-way"
-    assert errors.Conflict.code == "conflict"
+    assert errors.ConflictError("x").code == "conflict"
+    assert errors.ConflictError("x", code="under-way").code == "under-way"
+    assert errors.ConflictError.code == "conflict"

@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.namespaces import thread_name
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.store.checkpointer import Checkpointer
 
 
@@ -50,6 +50,6 @@ def test_namespaces_without_their_thread_are_deleted_by_its_name() -> None:
 def test_a_namespace_that_is_held_keeps_its_thread(store: holdfast.Store) -> None:
     before = names(store)
     store.hold("a␟child:1", reason="audit")
-    with pytest.raises(Denied, match="audit"):
+    with pytest.raises(DeniedError, match="audit"):
         store.delete("a")
     assert names(store) == before

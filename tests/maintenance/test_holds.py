@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.backends.interface import Backend
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from tests.engine.lines import KINDS, Backends, backend, store_on
 from tests.engine.pruned import dropping_ids, filled, prune, rows_of
@@ -40,15 +40,15 @@ def test_pins(shared: Backend) -> None:
     store.unpin("t", "0")
     store.prune(keep_latest=True)
     assert [each.id for each in store.log("t")] == ["81", "7"]
-    with pytest.raises(NotFound, match="has no such pin"):
+    with pytest.raises(NotFoundError, match="has no such pin"):
         store.unpin("t", "7")
-    with pytest.raises(NotFound, match="has no such pin"):
+    with pytest.raises(NotFoundError, match="has no such pin"):
         store.unpin("t", "81", reason="another")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.pin("t", "1")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.pins("none")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.pin("t", reason=3)  # type: ignore[arg-type]
 
 
@@ -58,7 +58,7 @@ def test_a_thread_is_deleted_with_its_namespaces(shared: Backend) -> None:
     for name in names:
         store.put(name, {"n": 1})
     store.hold("t␟child")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.delete("t")
     assert len(store.threads()) == 5
     store.release("t␟child")
@@ -95,11 +95,11 @@ def test_holds(shared: Backend) -> None:
     assert [(each.thread, each.reason) for each in store.holds()] == [("t", "case 17"), ("t", "case 23")]
     assert store.holds("u") == []
     for _ in range(2):
-        with pytest.raises(Denied, match="case"):
+        with pytest.raises(DeniedError, match="case"):
             store.delete("t")
-        with pytest.raises(Denied, match="case"):
+        with pytest.raises(DeniedError, match="case"):
             store.prune(keep_last=1, threads="t")
-        with pytest.raises(Denied, match="case"):
+        with pytest.raises(DeniedError, match="case"):
             store.prune(keep_last=1, threads="t", dry_run=True)
         assert store.prune(keep_last=50, threads="t").kept == 10, "there is nothing to prune"
         store.release("t", reason="case 17") if len(store.holds()) == 2 else None
@@ -111,18 +111,18 @@ def test_holds(shared: Backend) -> None:
     assert store.holds("t") == []
     assert store.prune(keep_last=1, threads="t").dropped > 5
     assert store.delete("t")
-    with pytest.raises(NotFound, match="no such hold"):
+    with pytest.raises(NotFoundError, match="no such hold"):
         store.release("u")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.hold("none")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.holds("none")
 
 
 def test_a_hold_without_a_reason(shared: Backend) -> None:
     store = filled(shared)
     store.hold("t")
-    with pytest.raises(Denied, match="the thread is held"):
+    with pytest.raises(DeniedError, match="the thread is held"):
         store.delete("t")
     store.release("t", reason="")
     assert store.delete("t")
@@ -134,9 +134,9 @@ def test_a_thread_holds_its_namespaces(shared: Backend) -> None:
         for n in range(3):
             store.put(name, {"n": n})
     store.hold("t", reason="case 17")
-    with pytest.raises(Denied, match="case 17"):
+    with pytest.raises(DeniedError, match="case 17"):
         store.delete("t␟child")
-    with pytest.raises(Denied, match="case 17"):
+    with pytest.raises(DeniedError, match="case 17"):
         store.prune(keep_last=1, threads="t␟child")
     assert store.delete("t␟␟other")
 
@@ -146,11 +146,11 @@ def test_langgraph_respects_holds(shared: Backend) -> None:
     saver = HoldfastSaver(store)
     store.put("t␟child", {"n": 1})
     store.hold("t", reason="case 17")
-    with pytest.raises(Denied, match="case 17"):
+    with pytest.raises(DeniedError, match="case 17"):
         saver.delete_thread("t")
-    with pytest.raises(Denied, match="case 17"):
+    with pytest.raises(DeniedError, match="case 17"):
         saver.prune(["t"])
-    with pytest.raises(Denied, match="case 17"):
+    with pytest.raises(DeniedError, match="case 17"):
         saver.prune(["t"], strategy="delete")
     assert len(store.log("t")) == 10
     store.release("t")
@@ -168,7 +168,7 @@ def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
         other = store_on(backend.inner)
 
         def act() -> None:
-            with suppress(NotFound):  # it is deleted already
+            with suppress(NotFoundError):  # it is deleted already
                 other.hold("t", reason="just now")
                 if len(other.log("t")) == 10:
                     held.append(moment)
@@ -176,7 +176,7 @@ def test_a_hold_set_meanwhile_counts(fresh: Backends, action: str) -> None:
         with moment.interfere(backend, act):
             try:
                 store.delete("t") if action == "delete" else store.prune(keep_last=1, threads="t")
-            except Denied:
+            except DeniedError:
                 assert moment in held
         assert len(other.log("t")) == (10 if moment in held else 0 if action == "delete" else 2)
 

@@ -15,7 +15,15 @@ import holdfast
 from holdfast.backends.interface import Put, Row
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
-from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooLarge, Transient
+from holdfast.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from holdfast.maintenance.jobs.jobs import KEPT_RUNS, AsyncJobs, Book, Jobs, retry_after
 from holdfast.maintenance.jobs.types import Kind, Kinds, Result
 from tests.maintenance.kit import DAY, HOUR, SECOND, Clock, Watched, at, awaited, knows, run_due, timed
@@ -77,7 +85,7 @@ def test_a_job_that_fails_is_tried_again_after_longer_and_longer_times(clock: Cl
 
     def work(job: object) -> str:
         if failing[0]:
-            raise Transient("the server is away", where="db", hint="Wait")
+            raise TransientError("the server is away", where="db", hint="Wait")
         return "well"
 
     store, kinds = timed(clock), knows(Watched(work).kind())
@@ -129,12 +137,12 @@ def test_a_mistake_in_a_job_is_noted_and_raised_by_run(clock: Clock) -> None:
 
 def test_a_job_without_a_schedule_that_fails_waits_to_be_told(clock: Clock) -> None:
     def work(job: object) -> None:
-        raise Invalid("no")
+        raise InvalidError("no")
 
     store, kinds = timed(clock), knows(Watched(work).kind())
     jobs = Jobs(store, kinds)
     jobs.add("a", "watched")
-    with pytest.raises(Invalid, match="no"):
+    with pytest.raises(InvalidError, match="no"):
         jobs.run("a")
     assert (jobs.get("a").failures, jobs.get("a").due) == (1, None)
 
@@ -186,7 +194,7 @@ def test_a_clock_that_was_ahead_does_not_put_jobs_off_for_ever(clock: Clock) -> 
 
 def test_a_retry_after_a_failure_is_no_wrong_clock(clock: Clock) -> None:
     def work(job: object) -> None:
-        raise Transient("away")
+        raise TransientError("away")
 
     store, kinds = timed(clock), knows(Watched(work).kind())
     jobs, book = Jobs(store, kinds), Book(store, kinds)
@@ -219,7 +227,7 @@ def test_a_job_is_replaced_only_on_demand_and_keeps_what_is_known_of_its_runs(cl
     jobs = Jobs(store, kinds)
     jobs.add("a", "watched", schedule="every 6h")
     jobs.run("a")
-    with pytest.raises(Conflict, match="there is a job 'a' already"):
+    with pytest.raises(ConflictError, match="there is a job 'a' already"):
         jobs.add("a", "tidy")
     changed = jobs.add("a", "tidy", schedule="every 1h", replace=True)
     assert (changed.kind, len(changed.runs), changed.due_ns) == ("tidy", 1, clock.now + HOUR)
@@ -231,7 +239,7 @@ def test_a_job_is_removed(clock: Clock) -> None:
     assert jobs.remove("a")
     assert not jobs.remove("a")
     for act in (jobs.get, jobs.pause, jobs.resume, jobs.run):
-        with pytest.raises(NotFound, match="there is no job 'a'"):
+        with pytest.raises(NotFoundError, match="there is no job 'a'"):
             act("a")
 
 
@@ -268,7 +276,7 @@ def test_a_damaged_job_does_not_keep_others_from_running_and_can_be_removed(cloc
     clock.now += HOUR
     run_due(book)
     assert watched.runs == ["b"]
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         jobs.list()
     assert jobs.remove("a")
     assert [job.name for job in jobs.list()] == ["b"]
@@ -279,7 +287,7 @@ def test_jobs_of_kinds_that_are_not_known_here_are_left_to_others(clock: Clock) 
     Jobs(store, knows(Watched().kind())).add("a", "watched", schedule="every 1h")
     clock.now += HOUR
     assert Jobs(store).due() == []
-    with pytest.raises(Invalid, match="no kind of jobs 'watched'"):
+    with pytest.raises(InvalidError, match="no kind of jobs 'watched'"):
         Jobs(store).run("a")
 
 
@@ -308,7 +316,7 @@ def test_wrong_use_is_refused_and_says_why(subtests: pytest.Subtests) -> None:
     for name, kind, more, said in WRONG:
         with subtests.test(kind=kind):
             jobs = Jobs(timed(Clock()))
-            with pytest.raises(Invalid, match=said):
+            with pytest.raises(InvalidError, match=said):
                 jobs.add(name, kind, **more)
             assert jobs.list() == []
 
@@ -316,7 +324,7 @@ def test_wrong_use_is_refused_and_says_why(subtests: pytest.Subtests) -> None:
 def test_settings_that_are_too_large_are_refused(clock: Clock) -> None:
     """And not stored, never to be read again."""
     jobs = Jobs(timed(clock))
-    with pytest.raises(TooLarge, match="by a prefix or a query"):
+    with pytest.raises(TooLargeError, match="by a prefix or a query"):
         jobs.add("a", "verify", settings={"threads": ["x" * 1000] * 1000})
     assert jobs.list() == []
     jobs.add("a", "verify", settings={"threads": ["x" * 1000] * 200})
@@ -324,10 +332,10 @@ def test_settings_that_are_too_large_are_refused(clock: Clock) -> None:
 
 
 def test_a_near_name_of_a_kind_is_suggested_and_no_kind_is_added_twice() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidError) as caught:
         Kinds().get("prun")
     assert "Did you mean prune?" in str(caught.value)
-    with pytest.raises(Invalid, match="already"):
+    with pytest.raises(InvalidError, match="already"):
         Kinds().add(Kind("prune", "", print))
     assert "prune" in Kinds()
     assert "nothing" not in Kinds()
@@ -389,5 +397,5 @@ def test_other_packages_plug_their_kinds_in(monkeypatch: pytest.MonkeyPatch) -> 
     jobs.add("a", "backup")
     assert jobs.run("a").summary == "copied"
     for name in ("broken", "misnamed"):
-        with pytest.raises(Config, match="is no kind of jobs of the name"):
+        with pytest.raises(ConfigError, match="is no kind of jobs of the name"):
             Kinds().get(name)

@@ -27,7 +27,7 @@ from holdfast.backends.tables import LINES, NODES, SPACES
 from holdfast.engine.integrity.verify import verify
 from holdfast.engine.namespaces import thread_name
 from holdfast.engine.row_format import Line
-from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import ConfigError, ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.codec.values import identical
@@ -118,9 +118,9 @@ def test_a_file_that_is_open_is_written_and_read(source: Store) -> None:
     zipped = io.BytesIO(gzip.compress(file.getvalue()))
     assert target.import_(zipped).skipped == ("thread 2",)
     for text in (io.StringIO(), io.TextIOWrapper(io.BytesIO())):
-        with pytest.raises(Invalid, match="as text"):
+        with pytest.raises(InvalidError, match="as text"):
             source.export(text)  # type: ignore[arg-type]
-        with pytest.raises(Invalid, match="as text"):
+        with pytest.raises(InvalidError, match="as text"):
             target.import_(text)  # type: ignore[arg-type]
 
 
@@ -203,14 +203,14 @@ def test_some_threads(source: Store, tmp_path: Path) -> None:
     target = store_on(Memory())
     assert target.import_(tmp_path / "f", threads=["thread 0"]).threads == ("thread 0",)
     assert [each.thread for each in target.threads()] == ["thread 0"]
-    with pytest.raises(NotFound, match="'thread 1'"):
+    with pytest.raises(NotFoundError, match="'thread 1'"):
         target.export(tmp_path / "g", threads=["thread 1"])
     assert not (tmp_path / "g").exists()
-    with pytest.raises(NotFound, match="no thread 'thread 1' in the file"):
+    with pytest.raises(NotFoundError, match="no thread 'thread 1' in the file"):
         target.import_(tmp_path / "f", threads=["thread 1"])
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         source.export(tmp_path / "f", threads="thread 1")
-    with pytest.raises(Invalid, match="'csv'"):
+    with pytest.raises(InvalidError, match="'csv'"):
         source.export(tmp_path / "f", format="csv")
 
 
@@ -238,11 +238,11 @@ def test_under_another_name(source: Store, tmp_path: Path) -> None:
     assert identical(source.get("copy").state, source.get("thread 1").state)
     assert source.names("copy") == source.names("thread 1")
     assert is_sound(source, "copy")
-    with pytest.raises(Invalid, match="several"):
+    with pytest.raises(InvalidError, match="several"):
         source.import_(tmp_path / "f", threads=["thread 0", "thread 1"], as_thread="copy")
-    with pytest.raises(Invalid, match="the file has several"):
+    with pytest.raises(InvalidError, match="the file has several"):
         source.import_(tmp_path / "f", as_thread="copy")
-    with pytest.raises(Invalid, match="not empty"):
+    with pytest.raises(InvalidError, match="not empty"):
         source.import_(tmp_path / "f", threads=["thread 0"], as_thread="")
 
 
@@ -262,9 +262,9 @@ def test_copying_some_threads(source: Store) -> None:
     target = store_on(Memory())
     assert source.copy_to(target, threads=["thread 1"]).threads == 1
     assert [each.thread for each in target.threads()] == ["thread 1"]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         source.copy_to(target, threads=["nowhere"])
-    with pytest.raises(Invalid, match="of one tenant"):
+    with pytest.raises(InvalidError, match="of one tenant"):
         source.copy_to(target, threads=["thread 1"], tenants="all")
 
 
@@ -276,7 +276,7 @@ def test_another_history_is_not_written_over(source: Store, tmp_path: Path) -> N
     target = store_on(Memory())
     target.put("thread 1", {"mine": 1})
     before = log_of(backend_of(target))
-    with pytest.raises(Conflict, match="another thread of this name"):
+    with pytest.raises(ConflictError, match="another thread of this name"):
         target.import_(tmp_path / "f")
     assert log_of(backend_of(target)) == before, "not even the threads before it"
     assert target.import_(tmp_path / "f", threads=["thread 0", "thread 2"]).threads == ("thread 0", "thread 2")
@@ -288,7 +288,7 @@ def test_a_thread_that_went_two_ways(source: Store, tmp_path: Path) -> None:
     source.put("thread 0", {"here": 1})
     target.put("thread 0", {"there": 1})
     source.export(tmp_path / "f")
-    with pytest.raises(Conflict, match="has a checkpoint there that it has not here"):
+    with pytest.raises(ConflictError, match="has a checkpoint there that it has not here"):
         target.import_(tmp_path / "f")
     assert target.get("thread 0").state == {"there": 1}
 
@@ -348,7 +348,7 @@ def test_branches_that_are_in_each_others_way(same_name: bool, tmp_path: Path) -
     source.export(tmp_path / "f")
     before = log_of(backend_of(target))
     for dry_run in (True, False):
-        with pytest.raises(Conflict, match="another branch in the place of"):
+        with pytest.raises(ConflictError, match="another branch in the place of"):
             target.import_(tmp_path / "f", dry_run=dry_run)
     assert log_of(backend_of(target)) == before
     assert target.import_(tmp_path / "f", as_thread="u").threads == ("u",)
@@ -379,7 +379,7 @@ def test_a_damaged_thread_is_not_exported(source: Store, tmp_path: Path) -> None
     file.write_bytes(b"an older export")
     (rows,) = run(backend_of(source).read([Scan(NODES, ("", "thread 1"))]))
     run(backend_of(source).apply([Put(NODES, rows[0]._replace(body=rows[0].body[:-1]))]))
-    with pytest.raises(Corrupt, match="thread 1"):
+    with pytest.raises(CorruptError, match="thread 1"):
         source.export(file)
     assert file.read_bytes() == b"an older export"
     assert [each.name for each in tmp_path.iterdir()] == ["f"], "nothing is left lying about"
@@ -387,10 +387,10 @@ def test_a_damaged_thread_is_not_exported(source: Store, tmp_path: Path) -> None
 
 
 def test_a_place_that_cannot_be_written(source: Store, tmp_path: Path) -> None:
-    with pytest.raises(Config, match="cannot be written"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         source.export(tmp_path / "no" / "folder" / "f")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(Config, match="could not be written"):
+    with pytest.raises(ConfigError, match="could not be written"):
         source.export(tmp_path / "taken")
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
@@ -404,7 +404,7 @@ def test_a_disk_that_is_full(source: Store) -> None:
         def write(self, data: Any) -> int:
             raise BrokenPipeError(32, "Broken pipe")
 
-    with pytest.raises(Config, match="No space left"):
+    with pytest.raises(ConfigError, match="No space left"):
         source.export(Full())
     with pytest.raises(BrokenPipeError):
         source.export(Gone())
@@ -473,5 +473,5 @@ def test_states_for_other_tools(tmp_path: Path) -> None:
             assert told["time"] == checkpoint.time.isoformat()
     assert [each["metadata"].get("n") for each in documents[:70]] == list(range(69, -1, -1))
     assert documents[0]["state"]["pair"] == {"$tuple": [1, 2]}
-    with pytest.raises(Invalid, match="no file of exported threads"):
+    with pytest.raises(InvalidError, match="no file of exported threads"):
         store_on(Memory()).import_(tmp_path / "f.jsonl")

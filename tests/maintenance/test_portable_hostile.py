@@ -21,7 +21,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import REFS
 from holdfast.codec import Codec, Limits
-from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 from tests.maintenance.test_portable import filled, is_empty
@@ -43,22 +43,22 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
     for at in range(0, len(data), 17):
         flipped = bytearray(data)
         flipped[at] ^= 1 << (at % 7)
-        with pytest.raises((Corrupt, Invalid, Unsupported)):
+        with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
             target.import_(io.BytesIO(bytes(flipped)))
     for end in range(0, len(data), 211):
-        with pytest.raises((Corrupt, Invalid)):
+        with pytest.raises((CorruptError, InvalidError)):
             target.import_(io.BytesIO(data[:end]))
-    with pytest.raises(Corrupt, match="after its end"):
+    with pytest.raises(CorruptError, match="after its end"):
         target.import_(io.BytesIO(data + b"x"))
     deep = b'{"type":' + b"[" * 100_000
     for strange in (deep, b"\n".join([data.splitlines()[0], deep]), data.replace(b'"thread":"t"', b'"thread":"\xff"')):
-        with pytest.raises((Corrupt, Invalid)):
+        with pytest.raises((CorruptError, InvalidError)):
             target.import_(io.BytesIO(strange))
     zipped = gzip.compress(data)
     broken = [zipped[:end] for end in (20, 40, len(zipped) - 20, len(zipped) - 8, len(zipped) - 1)]
     broken += [zipped[:at] + bytes([zipped[at] ^ 0x55]) + zipped[at + 1 :] for at in range(10, len(zipped), 7)]
     for one in (*broken, zipped[:-3] + b"\0\0\0", zipped + b"more", b"\x1f\x8bnot at all"):
-        with pytest.raises((Corrupt, Invalid, Unsupported)):
+        with pytest.raises((CorruptError, InvalidError, UnsupportedError)):
             target.import_(io.BytesIO(one))
     assert is_empty(target)
 
@@ -148,7 +148,7 @@ def test_a_file_that_makes_no_sense_is_refused(
         source.put("t", {"n": n})
     source.export(tmp_path / "f")
     target = store_on(Memory())
-    with pytest.raises(Corrupt, match=says):
+    with pytest.raises(CorruptError, match=says):
         target.import_(resealed((tmp_path / "f").read_bytes(), change))
     assert is_empty(target)
     assert target.import_(resealed((tmp_path / "f").read_bytes(), lambda _: None)).threads == ("t",)
@@ -158,18 +158,18 @@ def test_what_is_newer_or_something_else(source: Store, tmp_path: Path) -> None:
     source.export(tmp_path / "f", threads=["thread 0"])
     data = (tmp_path / "f").read_bytes()
     target = store_on(Memory())
-    with pytest.raises(Unsupported, match="version 2"):
+    with pytest.raises(UnsupportedError, match="version 2"):
         target.import_(io.BytesIO(data.replace(b'"version":1', b'"version":2', 1)))
-    with pytest.raises(Unsupported, match="'novelties'"):
+    with pytest.raises(UnsupportedError, match="'novelties'"):
         target.import_(resealed(data, _set("steps", "space", "novelties")))
     for other in (b"Dear diary\n", b"[1]\n", b'{"type":"thread"}\n', b"\xff\xfe\n", b"null\n"):
-        with pytest.raises(Invalid, match="no file of exported threads"):
+        with pytest.raises(InvalidError, match="no file of exported threads"):
             target.import_(io.BytesIO(other))
-    with pytest.raises(Corrupt, match="ends early"):
+    with pytest.raises(CorruptError, match="ends early"):
         target.import_(io.BytesIO())
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFoundError, match="no such file"):
         target.import_(tmp_path / "nowhere")
-    with pytest.raises(Config, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         target.import_(tmp_path)
 
 
@@ -183,7 +183,7 @@ def test_a_line_without_end_is_refused() -> None:
         try:
             with (
                 holdfast.open("memory://", codec=codec) as store,
-                pytest.raises(Corrupt, match="longer than any row"),
+                pytest.raises(CorruptError, match="longer than any row"),
                 contextlib.closing(io.BytesIO(data)) as file,
             ):
                 store.import_(file)
@@ -217,9 +217,9 @@ def test_a_name_that_no_thread_has_is_refused(tmp_path: Path) -> None:
     source.put("t", {"n": 1})
     source.export(tmp_path / "f")
     target = store_on(Memory())
-    with pytest.raises(Corrupt, match="no name"):
+    with pytest.raises(CorruptError, match="no name"):
         target.import_(resealed((tmp_path / "f").read_bytes(), named("")))
-    with pytest.raises(Invalid, match="at most 1024 bytes"):
+    with pytest.raises(InvalidError, match="at most 1024 bytes"):
         target.import_(resealed((tmp_path / "f").read_bytes(), named("x" * 3000)))
     assert is_empty(target)
 

@@ -22,7 +22,7 @@ from holdfast.engine.integrity.findings import Code
 from holdfast.engine.leases import Lease
 from holdfast.engine.rewrite.row_sizes import row_bytes
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.maintenance.pruner import Pruned, PrunedThread
 from holdfast.maintenance.retention import Retention
 from holdfast.store.store import Store
@@ -194,11 +194,11 @@ def test_some_by_name_by_prefix_by_query_or_all(shared: Backend) -> None:
     assert [each.thread for each in report.threads] == ["a0", "a2", "a4", "b1", "b3", "b5"]
     assert report.dropped == 6
     assert {len(store.log(each.thread)) for each in store.threads()} == {3}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.prune(keep_last=3, threads="none")
-    with pytest.raises(Invalid, match="by name, or by a prefix"):
+    with pytest.raises(InvalidError, match="by name, or by a prefix"):
         store.prune(keep_last=3, threads="a0", prefix="a")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.prune()
 
 
@@ -207,7 +207,7 @@ def test_what_a_query_matches_is_kept(shared: Backend) -> None:
     report = store.prune(keep_where="meta.n<2")
     assert [each.id for each in store.log("t")] == ["81", "7", "1", "0"]
     assert report.threads[0].checkpoints[-1].reasons == ("matches",)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.prune(keep_where="meta.n<")
 
 
@@ -344,7 +344,7 @@ def test_a_rewrite_under_way_is_reported_and_the_pass_goes_on(shared: Backend) -
     assert (problem.thread, problem.code, problem.dropped) == ("a2", "under-way", 0)
     assert report.dropped == 15
     assert len(store.log("a2")) == 5
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.prune(keep_last=2, threads="a2")
     planned = store.prune(keep_last=2, dry_run=True)
     assert planned.dropped == 3
@@ -359,7 +359,7 @@ def test_a_thread_that_is_damaged_is_reported(shared: Backend) -> None:
     store = store_on(shared, fold_every=2, cache_bytes=0)
     report = store.prune(keep_last=2)
     assert [(each.thread, each.code) for each in report.problems] == [("a2", "corrupt")]
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.prune(keep_last=2, threads="a2", dry_run=True)
 
 
@@ -421,7 +421,7 @@ def test_what_is_protected_meanwhile_stays(fresh: Backends, what: str, dry_run: 
         other = store_on(backend.inner, fold_every=3)
 
         def act() -> None:
-            with suppress(NotFound):  # it is gone already
+            with suppress(NotFoundError):  # it is gone already
                 if what == "pin":
                     other.pin("t", "1", reason="now")
                 else:

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from tests.engine.lines import Backends, Clock, store_on
 from tests.engine.pruned import Mortal, filled
 from tests.maintenance.test_prune import states_of
@@ -75,7 +75,7 @@ def test_killed_at_any_point(fresh: Backends) -> None:
         try:
             store_on(Mortal(on, lives), fold_every=3).prune(keep_last=3)
             break
-        except Unavailable:
+        except UnavailableError:
             pass
         later = store_on(on, fold_every=3, clock=Clock(LATER))
         found = states_of(later, "t")

@@ -12,7 +12,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import FOLDS, LINES, NODES, OBJECTS, REFS, SPACES, STEPS
 from holdfast.engine.integrity.findings import Code, Level, Weight
 from holdfast.engine.leases import Lease
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import InvalidError, UnavailableError
 from holdfast.maintenance.repair.line import mend
 from holdfast.maintenance.repair.quarantine import quarantined
 from holdfast.maintenance.repair.repairer import repair
@@ -234,7 +234,7 @@ def test_the_row_of_a_thread_that_counts_wrongly_is_kept_too() -> None:
 
 def test_a_store_is_not_repaired_from_itself() -> None:
     engine = loaded({})
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         run(repair(engine, "", [engine]))
 
 
@@ -252,7 +252,7 @@ def test_interrupted_anywhere_it_is_as_it_was_or_better_and_finishes_when_begun_
         sources = [Source(loaded(rows))] if copy else []
         try:
             run(mend(store_on(mortal, fold_every=3).engine, LINE, sources))
-        except Unavailable:
+        except UnavailableError:
             finished = False
         else:
             finished = True

@@ -19,7 +19,7 @@ from holdfast.backends.sqlite import salvage as salvaging
 from holdfast.backends.sqlite.salvage import salvage
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.engine.row_format import is_sound
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Transient, Unavailable
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, TransientError, UnavailableError
 from holdfast.maintenance.verify.heads import Heads
 from holdfast.store.store import Store
 
@@ -151,7 +151,7 @@ def test_a_file_that_another_process_has_open_is_left_alone(tmp_path: Path) -> N
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(Conflict, match="another process"):
+        with pytest.raises(ConflictError, match="another process"):
             salvage(str(path), is_sound)
     finally:
         other.communicate("")
@@ -195,7 +195,7 @@ def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path
     for page in pages:
         data[page] = bytes(255 - byte for byte in data[page])
     path.write_bytes(data)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         holdfast.open(f"sqlite:///{path}")
     told = salvage(str(path), is_sound, into=str(tmp_path / "other.db"))
     assert path.read_bytes() == data
@@ -211,7 +211,7 @@ def test_a_file_without_its_beginning_or_its_list_of_tables_is_salvaged(tmp_path
 def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(data)
-    with pytest.raises(Corrupt, match="nothing can be read"):
+    with pytest.raises(CorruptError, match="nothing can be read"):
         salvage(str(path), is_sound)
     assert path.read_bytes() == data
     assert [each.name for each in tmp_path.iterdir()] == ["store.db"]
@@ -340,13 +340,13 @@ def test_of_a_repair_that_was_cut_short_before_the_switch_nothing_is_seen(
     entry.write_bytes(entry.read_bytes()[:-1])
 
     async def interrupted(*_: object) -> None:
-        raise Unavailable("the power is out")
+        raise UnavailableError("the power is out")
 
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         readable = store.threads()
         with monkeypatch.context() as patched:
             patched.setattr(Renewing, "_begin", interrupted)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 store.repair()
     with holdfast.open(url("file", tmp_path / "whole")) as store:
         assert store.threads() == readable
@@ -446,7 +446,7 @@ def test_a_file_that_cannot_be_read_and_is_open_elsewhere_is_left_alone(tmp_path
         assert other.stdout.readline() == "open\n"
         with path.open("r+b") as file:
             file.write(bytes(100))
-        with pytest.raises(Conflict, match="another process"):
+        with pytest.raises(ConflictError, match="another process"):
             salvage(str(path), is_sound)
     finally:
         other.kill()
@@ -459,11 +459,11 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     before = path.read_bytes()
 
     async def full(*_: object) -> None:
-        raise Transient("the disk is full")
+        raise TransientError("the disk is full")
 
     with monkeypatch.context() as patched:
         patched.setattr(salvaging._Copy, "_flush", full)
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             salvage(str(path), is_sound)
     assert path.read_bytes() == before
     with holdfast.open(f"sqlite:///{path}") as store:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.maintenance.retention import Candidate, Retention, Verdict, policy_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -136,7 +136,7 @@ def replace_names(candidate: Candidate, *names: str) -> Candidate:
     ids=str,
 )
 def test_what_makes_no_sense_is_refused(rules: dict[str, Any]) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         Retention(**rules)
 
 
@@ -144,11 +144,11 @@ def test_a_policy_is_given_whole_or_rule_by_rule() -> None:
     policy = Retention(keep_last=3)
     assert policy_of(policy, {}) is policy
     assert policy_of(None, {"keep_last": 3}) == policy
-    with pytest.raises(Invalid, match="not both"):
+    with pytest.raises(InvalidError, match="not both"):
         policy_of(policy, {"keep_last": 3})
-    with pytest.raises(Invalid, match="no rule keep_lots"):
+    with pytest.raises(InvalidError, match="no rule keep_lots"):
         policy_of(None, {"keep_lots": 3})  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(Invalid, match="not dict"):
+    with pytest.raises(InvalidError, match="not dict"):
         policy_of({"keep_last": 3}, {})  # type: ignore[arg-type]
 
 

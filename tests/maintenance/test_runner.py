@@ -19,7 +19,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import JOBS
 from holdfast.backends.wrappers import Wrapper
-from holdfast.errors import Corrupt, Invalid, Transient, Unavailable
+from holdfast.errors import CorruptError, InvalidError, TransientError, UnavailableError
 from holdfast.maintenance.jobs.jobs import AsyncJobs, Job, Jobs, Run
 from holdfast.maintenance.jobs.runner import AsyncRunner, Runner
 from holdfast.maintenance.jobs.types import Context, Kind, Result
@@ -53,7 +53,7 @@ def test_a_runner_in_a_thread_runs_what_is_due_and_stops(store: holdfast.Store) 
     with Runner(store, kinds, look_every=0.05, on_run=on_run) as runner:
         Jobs(store, kinds).add("a", "watched", schedule="every 1s")
         Jobs(store, kinds).add("later", "watched", schedule="every 1d")
-        with pytest.raises(Invalid, match="works already"):
+        with pytest.raises(InvalidError, match="works already"):
             runner.start()
         wait_for(lambda: len(watched.runs) >= 2)
     count = len(watched.runs)
@@ -127,7 +127,7 @@ class Flaky(Wrapper):
 
 
 def test_a_runner_outlives_a_store_that_is_away_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    backend = Flaky(Transient("away"))
+    backend = Flaky(TransientError("away"))
     store, watched = timed(time.time_ns, backend), Watched()
     kinds = knows(watched.kind())
     Jobs(store, kinds).add("a", "watched", schedule="every 1s")
@@ -138,12 +138,12 @@ def test_a_runner_outlives_a_store_that_is_away_for_a_while(caplog: pytest.LogCa
 
 
 def test_a_runner_ends_with_a_store_that_failed_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    backend = Flaky(Unavailable("the disk is gone"))
+    backend = Flaky(UnavailableError("the disk is gone"))
     store = timed(time.time_ns, backend)
     backend.failing = 10**9
     runner = Runner(store, look_every=0.05).start()
     wait_for(lambda: "the runner of jobs ended" in caplog.text)
-    with pytest.raises(Unavailable, match="the disk is gone"):
+    with pytest.raises(UnavailableError, match="the disk is gone"):
         runner.stop()
     runner.stop()
 
@@ -180,7 +180,7 @@ def test_a_runner_outlives_jobs_that_are_removed_or_cannot_be_read(caplog: pytes
 
 def test_what_becomes_of_jobs_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fails(job: Context) -> None:
-        raise Corrupt("damaged")
+        raise CorruptError("damaged")
 
     def errs(job: Context) -> None:
         raise ZeroDivisionError
@@ -219,9 +219,9 @@ def test_the_pause_is_until_the_next_is_due_and_not_for_long(tmp_path: Path) -> 
 
 
 def test_what_a_runner_must_not_be_told() -> None:
-    with pytest.raises(Invalid, match="numbers of seconds"):
+    with pytest.raises(InvalidError, match="numbers of seconds"):
         Runner(timed(Clock()), look_every=0)
-    with pytest.raises(Invalid, match="numbers of seconds"):
+    with pytest.raises(InvalidError, match="numbers of seconds"):
         AsyncRunner(awaited(timed(Clock())), life=-1)
 
 
@@ -234,7 +234,7 @@ def test_a_runner_in_a_task(tmp_path: Path) -> None:
             jobs = AsyncJobs(store, kinds)
             await jobs.add("a", "watched", schedule="every 1s")
             async with AsyncRunner(store, kinds, look_every=0.05) as runner:
-                with pytest.raises(Invalid, match="works already"):
+                with pytest.raises(InvalidError, match="works already"):
                     runner.start()
                 while len(watched.runs) < 2:
                     await asyncio.sleep(0.02)

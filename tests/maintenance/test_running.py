@@ -18,7 +18,7 @@ from holdfast.backends.tables import JOBS, REFS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Uncertain
+from holdfast.errors import ConflictError, InvalidError, OutcomeUnknownError, TransientError, UnavailableError
 from holdfast.maintenance.jobs.execution import Ended, _start, run_job
 from holdfast.maintenance.jobs.jobs import AsyncJobs, Book, Jobs
 from holdfast.maintenance.jobs.types import Context, Kind, Kinds
@@ -144,7 +144,7 @@ def test_only_one_runs_a_job_at_a_time() -> None:
     thread.start()
     assert begun.wait(120)
     try:
-        with pytest.raises(Conflict, match="another process has the job a") as caught:
+        with pytest.raises(ConflictError, match="another process has the job a") as caught:
             jobs.run("a")
         assert caught.value.code == "under-way"
         assert jobs.get("a").runs[0].outcome == "running"
@@ -161,7 +161,7 @@ def test_a_run_that_takes_longer_than_a_lease_holds_keeps_it() -> None:
         for turn in range(4):
             clock.now += int(0.8 * LIFE * SECOND)
             until(lambda: shown() == clock.now, 60)
-            with pytest.raises(Conflict):
+            with pytest.raises(ConflictError):
                 once(store, kinds, life=LIFE)
             refused.append(turn)
 
@@ -192,7 +192,7 @@ def test_a_job_whose_lease_went_to_another_stops_before_its_next_change(
     kinds = knows(make(50, done))
     jobs = Jobs(store, kinds)
     jobs.add("a", "steps", schedule="every 1h")
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         once(store, kinds, life=LIFE, tell=tell)
     assert caught.value.code == "lease-lost"
     assert done == [0, 1, 2]
@@ -217,7 +217,7 @@ def test_a_process_that_slept_looks_before_it_goes_on(monkeypatch: pytest.Monkey
 
     kinds = knows(steps(50, done))
     Jobs(store, kinds).add("a", "steps")
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         once(store, kinds, tell=tell)  # with a lease of a minute: no sign of life was due yet
     assert caught.value.code == "lease-lost"
     assert done == [0, 1, 2]
@@ -238,7 +238,7 @@ class Away(Wrapper):
         return await super().apply(batch)
 
 
-@pytest.mark.parametrize("error", [Transient("away"), Unavailable("broken")], ids=["transient", "broken"])
+@pytest.mark.parametrize("error", [TransientError("away"), UnavailableError("broken")], ids=["transient", "broken"])
 def test_a_job_that_cannot_show_life_ends_before_others_take_it_for_dead(error: Exception) -> None:
     done: list[int] = []
     backend = Away(error)
@@ -250,7 +250,7 @@ def test_a_job_that_cannot_show_life_ends_before_others_take_it_for_dead(error: 
 
     Jobs(store, kinds).add("a", "steps")
     began = time.monotonic()
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         once(store, kinds, life=LIFE, tell=tell)
     assert caught.value.code == "lease-lost"
     assert time.monotonic() - began < 100 * LIFE
@@ -276,7 +276,7 @@ class Unsure(Wrapper):
         outcome = await super().apply(batch)
         if threading.current_thread().name == "holdfast-job-life":
             self.lost += 1
-            raise Uncertain("no answer came")
+            raise OutcomeUnknownError("no answer came")
         return outcome
 
 
@@ -295,7 +295,7 @@ def test_clocks_that_differ_a_little_do_not_make_the_living_dead() -> None:
     store = timed(clock)
     run(Lease(store.engine.ground, Line("", ""), "job a").take())
     clock.now -= 5 * SECOND  # another machine, whose clock is behind
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         run(Lease(store.engine.ground, Line("", ""), "job a").take())
     clock.now -= HOUR  # a clock that was set back: nobody could ever have it otherwise
     run(Lease(store.engine.ground, Line("", ""), "job a").take())
@@ -313,7 +313,7 @@ def test_a_run_that_was_killed_is_noted_as_such_by_the_next() -> None:
     lease = Lease(store.engine.ground, book.line, "job a")
     run(lease.take())
     run(_start(book, "a", lease, only_due=True))  # and then nothing more
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         run(run_job(book, "a", only_due=True))
     clock.now += 61 * SECOND
     assert run(run_job(book, "a", only_due=True)).run.ok
@@ -458,7 +458,7 @@ def test_how_far_a_job_is_survives_a_kill() -> None:
                 time.sleep(0.01)
             marks.append(stored)
             job.keep("more")
-            raise Transient("the store was away")
+            raise TransientError("the store was away")
         return "all"
 
     kinds = knows(Kind("long", "", work))
@@ -474,7 +474,7 @@ def test_what_a_job_keeps_is_small() -> None:
     store = timed(time.time_ns)
     kinds = knows(Kind("much", "", lambda job: job.keep("x" * 100_000)))
     Jobs(store, kinds).add("a", "much")
-    with pytest.raises(Invalid, match="at most"):
+    with pytest.raises(InvalidError, match="at most"):
         Jobs(store, kinds).run("a")
 
 
@@ -520,7 +520,7 @@ def test_a_lease_that_goes_to_another_at_the_start_or_the_end_changes_nothing(wh
     jobs.add("a", "watched", schedule="every 1h")
     due = jobs.get("a").due_ns
     backend.before = when
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         jobs.run("a")
     assert caught.value.code == "lease-lost"
     assert [each.outcome for each in jobs.get("a").runs] == ["running"] * (when - 1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.maintenance.jobs.schedule import Calendar, Every, parse
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2080, 1, 1), timezones=st.just(UTC))
@@ -211,7 +211,7 @@ UNREADABLE: list[tuple[Any, str]] = [
 def test_what_cannot_be_read_is_said(subtests: pytest.Subtests) -> None:
     for text, said in UNREADABLE:
         with subtests.test(text=text):
-            with pytest.raises(Invalid) as caught:
+            with pytest.raises(InvalidError) as caught:
                 parse(text)
             assert said in caught.value.what
             assert caught.value.hint

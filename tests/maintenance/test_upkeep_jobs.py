@@ -13,7 +13,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, STEPS
 from holdfast.engine.leases import Lease
 from holdfast.engine.row_format import Line
-from holdfast.errors import Invalid, Unsupported
+from holdfast.errors import InvalidError, UnsupportedError
 from holdfast.maintenance.jobs.jobs import Jobs
 from holdfast.maintenance.jobs.types import Kinds
 from tests.damaged import flipped
@@ -151,7 +151,7 @@ def test_compact_goes_through_more_threads_than_a_page_holds() -> None:
 
 
 def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
-    with holdfast.open(f"file:///{tmp_path}/store") as store, pytest.raises(Unsupported):
+    with holdfast.open(f"file:///{tmp_path}/store") as store, pytest.raises(UnsupportedError):
         done(store, "index")
 
 
@@ -167,6 +167,6 @@ def test_a_store_that_cannot_keep_an_index_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_settings_are_checked(kind: str, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidError) as caught:
         Kinds().get(kind).check(settings)
     assert said in str(caught.value)

@@ -16,7 +16,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import AGENT_STATES, BRANCHES, LINES, NODES, REFS, SPACES, STEPS, WORDS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.explain.findings import FINDINGS
 from holdfast.maintenance.verify.heads import Heads, compare_head, export_heads
 from holdfast.store.store import Store
@@ -116,11 +116,11 @@ def test_a_store_is_verified_in_parts(tmp_path: Path) -> None:
 
 def test_wrong_questions(tmp_path: Path) -> None:
     with filled(tmp_path, 1) as store:
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.verify("no such thread")
-        with pytest.raises(Invalid, match="level"):
+        with pytest.raises(InvalidError, match="level"):
             store.verify(level="deep")
-        with pytest.raises(Invalid, match="tenant"):
+        with pytest.raises(InvalidError, match="tenant"):
             store.verify(heads=Heads("other", "", "", {}))
 
 
@@ -190,12 +190,12 @@ def test_heads_are_kept_in_a_file(tmp_path: Path) -> None:
         assert store.verify(heads=heads).findings == []
         text = (tmp_path / "heads.json").read_text()
         (tmp_path / "heads.json").write_text(text.replace('"length": 5', '"length": 4', 1))
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             Heads.load(tmp_path / "heads.json")
         (tmp_path / "heads.json").write_text("{}")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             Heads.load(tmp_path / "heads.json")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             Heads.load(tmp_path / "none.json")
 
 
@@ -304,7 +304,7 @@ def test_a_cut_off_end_is_told_though_names_cannot_be_read() -> None:
     class Unreadable(Wrapper):
         async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
             if any(query.space is REFS for query in queries):
-                raise Corrupt("a page is damaged")
+                raise CorruptError("a page is damaged")
             return await self.inner.read(queries)
 
     backend = memory()

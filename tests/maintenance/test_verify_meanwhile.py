@@ -15,7 +15,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, NODES, REFS
 from holdfast.engine.integrity.findings import Code, Weight
 from holdfast.engine.protection import LEASE
-from holdfast.errors import Conflict, Denied, Invalid, NotFound, Transient
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError, TransientError
 from holdfast.store.store import Store
 from tests.engine.lines import Clock, backend, store_on
 from tests.engine.pruned import dropping_ids, prune
@@ -36,7 +36,9 @@ class Others:
     def __call__(self) -> None:
         if self._chance.random() < self.often:
             self._number += 1
-            with suppress(NotFound, Conflict, Denied, Invalid):  # such as a branch that another one starts from
+            with suppress(
+                NotFoundError, ConflictError, DeniedError, InvalidError
+            ):  # such as a branch that another one starts from
                 self._do(self._chance.choice("aaab"), self._chance.random())
                 self.changes += 1
 
@@ -178,10 +180,10 @@ def test_a_store_that_cannot_be_reached_is_not_damaged(tmp_path: Path) -> None:
         return busy.reads > 10 and any(query.space is NODES for query in queries)
 
     def fail() -> None:
-        raise Transient("the network is down")
+        raise TransientError("the network is down")
 
     with (
-        pytest.raises(Transient),
-        busy.interfere(fail, "read", times=None, where=of_nodes, allowed=(Transient,)),
+        pytest.raises(TransientError),
+        busy.interfere(fail, "read", times=None, where=of_nodes, allowed=(TransientError,)),
     ):
         store.verify(level="decode")

@@ -22,7 +22,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, STEPS
 from holdfast.backends.wrappers import Wrapper
 from holdfast.engine.row_format import Line, Point
-from holdfast.errors import Corrupt, Denied, Invalid, Unavailable
+from holdfast.errors import CorruptError, DeniedError, InvalidError, UnavailableError
 from holdfast.security.audit import export, recorder
 from holdfast.security.audit.recorder import AUDIT, Notes
 from holdfast.store.store import Store
@@ -47,14 +47,14 @@ def use(store: Store, clock: Clock) -> None:
     with holdfast.correlation("c1"):
         a.state(agent="a")["plan"] = 1
     clock.sleep(1)
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         b.state(agent="a").get("plan")
     clock.sleep(1)
     a.grant("agent:b", "read", keys="pl*")
     clock.sleep(1)
     b.state(agent="a").get("plan")
     clock.sleep(1)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         b.state(agent="a").get("../x")
     clock.sleep(1)
     store.state(agent="a").batch({"plan": 2, "other": 3})
@@ -100,7 +100,7 @@ def test_it_is_asked_in_many_ways(store: Store, clock: Clock) -> None:
     assert count(since="4s", until="2s") == 3
     wrong: dict[str, Any]
     for wrong in ({"after": "x"}, {"after": 5}, {"limit": -1}, {"scope": "nowhere"}, {"actor": "group:x"}):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             store.audit(**wrong)
 
 
@@ -210,7 +210,7 @@ class _Failing(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         if self.fails:
-            raise Unavailable("the disk is gone")
+            raise UnavailableError("the disk is gone")
         return await super().apply(batch)
 
 
@@ -223,9 +223,9 @@ def test_what_could_not_be_written_is_kept(clock: Clock) -> None:
     notes = store._notes()
     notes._flush_late()  # a thread of its own: nobody is there to be told
     state.get("k")
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         store.audit()
-    with pytest.raises(Unavailable):  # a try that cannot be noted is not merely denied
+    with pytest.raises(UnavailableError):  # a try that cannot be noted is not merely denied
         state.get("../x")
     backend.fails = False
     (row,) = store.audit(kind="read")
@@ -399,10 +399,10 @@ def test_a_file_that_was_altered_is_found_out(store: Store, clock: Clock, tmp_pa
     whole = path.read_text()
     for broken in (whole[:-70], whole.replace("agent:a", "agent:z", 1), whole[:200] + "\n5\n", "[]\n", "{\n"):
         path.write_text(broken)
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             list(export._documents(path))
     path.write_text('{"kind": "else"}\n')
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         holdfast.check_audit(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.backends.memory import Memory
 from holdfast.engine.model.scopes import Part, Scope
-from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.registry import KEPT
 from holdfast.store.identity_view import Acting
@@ -55,7 +55,7 @@ def test_an_identity_owns_its_scope_and_what_is_below_of_some_kinds() -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"agent": ""}, {"agent": None}, {"planet": "x"}], ids=str)
 def test_nobody_in_particular_is_no_identity(store: Store, wrong: dict[str, Any]) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.acting_as(**wrong)
 
 
@@ -70,11 +70,11 @@ def test_how_one_acts_is_said_rightly(store: Store) -> None:
         {"mode": "custom"},
         {"mode": "custom", "policy": 5},
     ):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             store.acting_as(agent="a", **wrong)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.acting_as("agent:a", agent="a")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.acting_as("group:editors")
     acting = store.acting_as("agent:a", mode="read-only")
     assert (str(acting.identity), acting.mode, repr(acting)) == ("agent:a", "read-only", "<Acting agent:a, read-only>")
@@ -89,7 +89,7 @@ def test_in_read_only_nothing_is_written(store: Store) -> None:
         lambda: acting.grant("agent:b"),
         lambda: acting.revoke("x"),
     ):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             write()
     assert store.state(agent="a")["plan"] == 1
 
@@ -105,12 +105,12 @@ def test_a_grant_gives_what_it_says_and_no_more(store: Store, right: Any) -> Non
         assert dict(state.items()) == {"plan": 1, "plan/day": 2, "secret": 3}
     else:
         for read in (lambda: state["plan"], lambda: list(state), state.history, lambda: state.at(1)):
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 read()
         # What is computed of a value, or merged with it, tells what it was.
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             state.change("plan", lambda value: value)
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             state.set("plan", 5, expected=0, on_conflict=lambda now, _: now)
     if right in ("write", "both"):
         state["plan"] = 7
@@ -119,9 +119,9 @@ def test_a_grant_gives_what_it_says_and_no_more(store: Store, right: Any) -> Non
         state.clear()
     else:
         for write in (lambda: state.set("plan", 2), state.clear, lambda: state.rollback(0), lambda: state.pop("plan")):
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 write()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         writer(store).state(agent="a", step="s").get("plan")
 
 
@@ -145,7 +145,7 @@ def test_a_grant_of_keys_is_of_those_only_and_of_no_listing(store: Store) -> Non
     ]
     writer(store).state(agent="b")["secret"] = 1
     for each in tries:
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             each()
     assert [past.version for past in state.history("plan/day")] == [2, 1]
     assert store.state(agent="a")["secret"] == 3
@@ -159,7 +159,7 @@ def test_a_grant_reaches_below_where_it_says_so(store: Store) -> None:
     given = owner.grant("agent:b", below=True)
     assert given.below == "own"
     assert reader.state("user:u/step:s")["k"] == "user:u/step:s"
-    with pytest.raises(Denied):  # it is a child's, and not the owner's to give
+    with pytest.raises(DeniedError):  # it is a child's, and not the owner's to give
         reader.state("user:u/agent:x").get("k")
     owner.revoke(given)
     store.access.grant("agent:b", "read", "user:u", below=True)
@@ -182,12 +182,12 @@ def test_a_grant_ends_in_time_and_says_so(store: Store, clock: Clock) -> None:
     state["plan"] = 2
     clock.sleep(2)
     for use in (lambda: state["plan"], lambda: state.set("plan", 3)):
-        with pytest.raises(Denied, match="expired at 2023-11-14T23:13:20") as caught:
+        with pytest.raises(DeniedError, match="expired at 2023-11-14T23:13:20") as caught:
             use()
         assert caught.value.code == "grant-expired"
     assert store.access.grants("agent:b") == []
     assert len(store.access.grants("agent:b", dead=True)) == 6
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.access.grant("agent:b", until=hour - timedelta(days=1), agent="a")
     clock.sleep(KEPT / SECOND + 10)
     store.access.grant("agent:b", "read", "agent:a")  # forgets what died long ago
@@ -202,15 +202,15 @@ def test_a_revoked_grant_is_gone_at_once_for_open_handles(store: Store) -> None:
     assert state["plan"] == 1
     assert store.access.revoke(given.id).revoked is not None
     for use in (lambda: state["plan"], lambda: state.set("plan", 3), watch.poll):
-        with pytest.raises(Denied, match=f"grant {given.id} was revoked") as caught:
+        with pytest.raises(DeniedError, match=f"grant {given.id} was revoked") as caught:
             use()
         assert caught.value.code == "grant-revoked"
     again = store.access.revoke(given)  # it keeps the time at which it was first
     assert not again.live
     for wrong in ("", "nothing", "a/b"):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.access.revoke(wrong)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.access.revoke(5)  # type: ignore[arg-type]
 
 
@@ -222,7 +222,7 @@ def test_a_write_under_a_grant_that_is_revoked_meanwhile_is_not_made() -> None:
     given = store.access.grant("agent:b", "both", "agent:a")
     state = writer(store).state(agent="a")
     state["plan"] = 2
-    with pytest.raises(Denied, match="revoked"), backend.interfere(lambda: others.access.revoke(given)):
+    with pytest.raises(DeniedError, match="revoked"), backend.interfere(lambda: others.access.revoke(given)):
         state["plan"] = 3
     assert store.state(agent="a")["plan"] == 2
     # What has nothing to do with it only has the write tried again.
@@ -243,7 +243,7 @@ def test_a_function_does_not_see_what_was_written_after_the_grant_was_revoked(st
             store.state(agent="a")["plan"] = "secret"
         return value
 
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         writer(store).state(agent="a").change("plan", change)
     assert seen == [1]
 
@@ -260,7 +260,7 @@ def test_what_was_read_while_the_grant_was_revoked_is_not_handed_out(store: Stor
         return found
 
     acting._guard._rights = late  # type: ignore[method-assign]
-    with pytest.raises(Denied, match="revoked"):
+    with pytest.raises(DeniedError, match="revoked"):
         acting.state(agent="a").get("plan")
 
 
@@ -281,9 +281,9 @@ def test_only_owners_give_and_nothing_is_passed_on(store: Store) -> None:
         lambda: owner.grant("agent:a", "both", "global"),
         lambda: owner.grant("agent:a", "both", "agent:a/session:s"),
     ):
-        with pytest.raises(Denied, match="not its own"):
+        with pytest.raises(DeniedError, match="not its own"):
             widen()
-    with pytest.raises(NotFound):  # to the grantee there is no such grant, though it is told of it
+    with pytest.raises(NotFoundError):  # to the grantee there is no such grant, though it is told of it
         grantee.revoke(given)
     assert [each.id for each in grantee.granted()] == [given.id]
     assert grantee.grants() == []
@@ -299,9 +299,9 @@ def test_a_grant_that_was_forged_or_altered_gives_nothing(store: Store) -> None:
     given = store.access.grant("agent:b", "read", "agent:a", keys="plan")
     wider = given._replace(keys="", right="both", to="agent:c", until=None)
     for name in ("b", "c"):
-        with pytest.raises((Denied, NotFound)):
+        with pytest.raises((DeniedError, NotFoundError)):
             store.acting_as(agent=name).revoke(wider)
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             store.acting_as(agent=name).state(agent="a")["secret"] = 1
 
 
@@ -341,14 +341,14 @@ class _Kind(str):
 )
 def test_what_only_looks_like_a_scope_is_none(store: Store, scope: Scope) -> None:
     acting = writer(store)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         acting.state(scope)
     state = acting.state(agent="b")
     state["plan"] = 8
     state.scope = scope
-    with pytest.raises((Invalid, Denied, TypeError, AttributeError)):
+    with pytest.raises((InvalidError, DeniedError, TypeError, AttributeError)):
         state["plan"] = 9
-    with pytest.raises((Invalid, Denied, TypeError, AttributeError)):
+    with pytest.raises((InvalidError, DeniedError, TypeError, AttributeError)):
         acting.state(agent="b").copy_to(state, overwrite=True)
     assert store.state(agent="a")["plan"] == 1
 
@@ -369,6 +369,6 @@ WRONG: list[dict[str, Any]] = [
 def test_what_is_no_grant_is_refused(store: Store, subtests: pytest.Subtests) -> None:
     for wrong in WRONG:
         with subtests.test(wrong=wrong):
-            with pytest.raises(Invalid):
+            with pytest.raises(InvalidError):
                 store.access.grant(scope="agent:a", **wrong)
             assert store.access.grants(dead=True) == []

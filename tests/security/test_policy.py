@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Corrupt, Denied, Invalid, NotFound
+from holdfast.errors import CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.security.access.policy import Policy, Rule, stored_policy
 from holdfast.security.access.registry import Access
 from holdfast.store.store import Store
@@ -81,14 +81,14 @@ def test_a_policy_decides_as_its_rules_read(rules: list[tuple[bool, Any, str]]) 
     ids=str,
 )
 def test_what_is_no_policy_is_refused(wrong: object) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         Policy.of(wrong)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         stored_policy(wrong, "role 'x'")
 
 
 def test_a_policy_does_not_grow_without_end() -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         Policy((Rule(True, "read"),) * 1000).allow("read")
 
 
@@ -104,22 +104,22 @@ def test_in_custom_the_policy_decides_on_everything(store: Store) -> None:
         lambda: list(acting.state(agent="a")),
         lambda: acting.grant("agent:b"),
     ):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             use()
 
 
 def test_a_role_by_name_is_what_the_store_says_now(store: Store) -> None:
     acting = store.acting_as(agent="x", mode="custom", policy="reader")
     state = acting.state(agent="a")
-    with pytest.raises(Denied, match="no role 'reader'"):
+    with pytest.raises(DeniedError, match="no role 'reader'"):
         state.get("plan")
     store.access.define_role("reader", Policy().allow("read", "agent:*"))
     assert state["plan"] == "a"
     store.access.define_role("reader", Policy().allow("read", "agent:b"))
-    with pytest.raises(Denied, match="no rule"):
+    with pytest.raises(DeniedError, match="no rule"):
         state.get("plan")
     store.access.define_role("reader", Policy().deny("read"))
-    with pytest.raises(Denied, match="a rule of the policy denies"):
+    with pytest.raises(DeniedError, match="a rule of the policy denies"):
         state.get("plan")
 
 
@@ -130,18 +130,18 @@ def test_roles_give_and_take_in_the_mode_strict(store: Store) -> None:
     store.access.define_role("blind", Policy().deny("both", "agent:a"))
     store.access.assign("reader", "agent:x")
     assert state["plan"] == "a"
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state["plan"] = 1
     store.access.join("outcasts", "agent:x")
     store.access.assign("blind", "group:outcasts")
-    with pytest.raises(Denied, match="a role denies it"):
+    with pytest.raises(DeniedError, match="a role denies it"):
         state.get("plan")
     assert store.access.assignments() == {"agent:x": ["reader"], "group:outcasts": ["blind"]}
     store.access.unassign("blind", "group:outcasts")
     assert state["plan"] == "a"
     assert set(store.access.roles()) == {"reader", "blind"}
     store.access.drop_role("reader")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state.get("plan")
     acting.state(agent="x")["own"] = 1  # a role does not take away what is one's own
     missing: Callable[[], object]
@@ -152,9 +152,9 @@ def test_roles_give_and_take_in_the_mode_strict(store: Store) -> None:
         lambda: store.access.leave("outcasts", "agent:y"),
         lambda: store.access.forbid_children("agent:x"),
     ):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             missing()
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.access.define_role("x", "allow all")  # type: ignore[arg-type]
 
 
@@ -164,7 +164,7 @@ def test_keys_may_be_allowed_by_different_rights(store: Store) -> None:
     store.access.grant("agent:x", "write", "agent:a", keys="notes")
     state = store.acting_as(agent="x").state(agent="a")
     state.batch({"plan": 1, "notes": 2})
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state.batch({"plan": 1, "notes": 2, "other": 3})
     assert store.state(agent="a")["notes"] == 2
     assert "other" not in store.state(agent="a")
@@ -177,17 +177,17 @@ def test_a_group_has_what_is_granted_to_it_while_one_is_in_it(store: Store) -> N
     assert store.access.groups() == {"a/b": ["agent:x", "agent:y"]}
     assert state["plan"] == "a"
     store.access.leave("a/b", "agent:x")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state.get("plan")
-    with pytest.raises(Denied):  # being named like a group is not being in it
+    with pytest.raises(DeniedError):  # being named like a group is not being in it
         store.acting_as(custom="group:a/b").state(agent="a").get("plan")
     store.access.grant("group:everyone", "read", "agent:a")
     assert state["plan"] == "a"
     wrong: Callable[[], object]
     for wrong in (lambda: store.access.join("everyone", "agent:x"), lambda: store.access.join("g")):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             wrong()
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.access.join("g", "group:a/b")
 
 
@@ -195,7 +195,7 @@ def test_a_parent_reads_its_children_when_it_is_authorised(store: Store) -> None
     store.state(user="u", agent="x")["k"] = 1
     parent = store.acting_as(user="u")
     state = parent.state(user="u", agent="x")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state.get("k")
     store.access.allow_children("user:u")
     assert store.access.parents() == ["user:u"]
@@ -207,10 +207,10 @@ def test_a_parent_reads_its_children_when_it_is_authorised(store: Store) -> None
         lambda: parent.state(user="v", agent="x").get("k"),
         lambda: store.acting_as(user="u", agent="x").state(user="u").get("k"),
     ):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             use()
     store.access.forbid_children("user:u")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state.get("k")
 
 
@@ -226,7 +226,7 @@ def test_who_is_cut_off_has_nothing_left_but_its_own(store: Store) -> None:
     assert acting.state(agent="b")["plan"] == "b"
     assert store.access.cut_off("user:u") == 4
     for scope in ("agent:a", "agent:b", "user:u/agent:x"):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             acting.state(scope).get("plan")
     acting.state(user="u")["own"] = 1
     assert store.access.cut_off("user:u") == 0
@@ -242,7 +242,7 @@ def test_one_can_ask_what_somebody_may(store: Store) -> None:
     assert not may("agent:a", "read", agent="b")
     assert not may("agent:a", "write", agent="b", key="plan")
     assert store.audit(kind="denied") == []
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         may("agent:a", "own", "agent:b")  # type: ignore[arg-type]
 
 
@@ -251,14 +251,14 @@ def test_rights_for_asyncio() -> None:
         async with holdfast.aopen("memory://") as store:
             await store.state(agent="a").set("plan", 1)
             acting = store.acting_as(agent="b")
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 await acting.state(agent="a").get("plan")
             given = await store.acting_as(agent="a").grant("agent:b", until="1h")
             assert await acting.state(agent="a").get("plan") == 1
             await store.access.revoke(given)
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 await acting.state(agent="a").get("plan")
-            with pytest.raises(Invalid):
+            with pytest.raises(InvalidError):
                 acting.state(agent="../x")
             rows = await store.audit(actor="agent:b")
             assert sorted(row.outcome for row in rows) == ["denied", "denied", "invalid", "ok"]
@@ -277,5 +277,5 @@ def test_what_is_damaged_gives_nothing(store: Store) -> None:
         return Amendment({"held/agent:x/1": {"id": "1"}}, (), [])
 
     run(access._ledger.amend("spoil", "", spoil))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.acting_as(agent="x").state(agent="a").get("plan")

@@ -20,7 +20,7 @@ from holdfast.agents import (
     Kept,
     PersistentAgent,
 )
-from holdfast.errors import Denied, Invalid
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.state.api import StateTransaction
 from holdfast.state.artifacts.api import Artifacts, AsyncArtifacts
 from holdfast.state.scope_state import AsyncState, State
@@ -153,7 +153,7 @@ def test_a_stranger_gets_nothing(world: World, kind: str, subtests: pytest.Subte
 def tried(world: World, probe: Probe, acting: Acting | AsyncActing) -> None:
     """See that a probe is denied, and that it is in the audit."""
     count = len(world.tries())
-    with pytest.raises((Denied, LookupError)) as caught:
+    with pytest.raises((DeniedError, LookupError)) as caught:
         done(lambda act: probe(world, act), acting)
     assert SECRET not in str(caught.value)
     assert len(world.tries()) > count, "the try is not in the audit"
@@ -227,7 +227,7 @@ def check_others(world: World, name: str) -> None:
     for acting in (world.intruder, world.aintruder):
         for use in uses:
             tried = len(world.tries())
-            with pytest.raises((Denied, Invalid)):
+            with pytest.raises((DeniedError, InvalidError)):
                 done(use, acting)
             tries = world.tries()
             assert len(tries) > tried, "the try is not in the audit"
@@ -251,7 +251,7 @@ def check_own(world: World, name: str) -> None:
     ):
         try:
             done(use, world.intruder)
-        except (Invalid, Denied):
+        except (InvalidError, DeniedError):
             continue
     assert world.store.state(agent="victim").list_items() == before
     for line in world.heads():

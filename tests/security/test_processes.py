@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from tests.agents.autosaved import until
 
 READER = """
 import sys, time, holdfast
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 with holdfast.open(sys.argv[1]) as store:
     state = store.acting_as(agent="b").state(agent="a")
     assert state["plan"] == 0
@@ -27,7 +27,7 @@ with holdfast.open(sys.argv[1]) as store:
             state["count"] = wrote
             wrote += 1
             time.sleep(0.005)  # or else a machine that is slow to look has ever more to look at
-        except Denied as denied:
+        except DeniedError as denied:
             print(time.time_ns(), denied.code, wrote, flush=True)
             break
 """
@@ -63,7 +63,7 @@ def test_a_revoked_grant_is_gone_in_other_processes(tmp_path: Path, kind: str) -
 
 WRITER = """
 import sys, holdfast
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 with holdfast.open(sys.argv[1]) as store:
     me = store.acting_as(agent=sys.argv[2], read_window=0.01)
     for number in range(20):
@@ -71,7 +71,7 @@ with holdfast.open(sys.argv[1]) as store:
         me.state(agent=sys.argv[2]).get("k")
         try:
             me.state(agent="nobody").get("k")
-        except Denied:
+        except DeniedError:
             pass
 """
 
@@ -95,9 +95,9 @@ def test_a_grant_to_one_process_is_none_to_another_identity(tmp_path: Path) -> N
     with holdfast.open(url) as one, holdfast.open(url) as other:
         one.state(agent="a")["plan"] = 1
         state = other.acting_as(agent="b").state(agent="a")
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             state.get("plan")
         one.access.grant("agent:b", "read", "agent:a")
         assert state["plan"] == 1
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             other.acting_as(agent="c").state(agent="a").get("plan")

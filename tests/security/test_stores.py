@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from tests.servers.places import place
 from tests.state.kit import Place
 
@@ -25,21 +25,21 @@ def test_rights_are_given_and_taken_between_two_that_have_it_open(stores: Place,
     one, other = stores.open(), stores.open()
     one.state(agent="a").batch({"plan": 1, "secret": 2})
     state = other.acting_as(agent="b").state(agent="a")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state.get("plan")
     given = one.access.grant("agent:b", "both", "agent:a", keys="plan")
     state["plan"] = 2
     assert state["plan"] == 2
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         state["secret"] = 3
 
     def late(value: int) -> int:
         one.access.revoke(given)
         return value + 1
 
-    with pytest.raises(Denied, match="revoked"):  # by the time that it is to be written
+    with pytest.raises(DeniedError, match="revoked"):  # by the time that it is to be written
         state.change("plan", late)
-    with pytest.raises(Denied, match="revoked"):
+    with pytest.raises(DeniedError, match="revoked"):
         state.get("plan")
     assert one.state(agent="a")["plan"] == 2
     other.audit()  # writes what was read

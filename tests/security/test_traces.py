@@ -17,7 +17,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Denied, HoldfastError, Invalid
+from holdfast.errors import DeniedError, HoldfastError, InvalidError
 from holdfast.maintenance.retention import Retention
 from holdfast.security.access.policy import Policy
 from holdfast.state.sharing import segmented_log
@@ -128,7 +128,7 @@ def test_a_topic_is_not_deleted_under_a_right_that_is_revoked_meanwhile(clock: C
         topic = store.topic("news", agent="a")
         topic.publish(1)
         grant = store.access.grant("agent:b", "both", "agent:a/custom:topic%2Fnews")
-        with pytest.raises(Denied, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
+        with pytest.raises(DeniedError, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
             store.acting_as(agent="b").topic("news", agent="a").delete()
         assert topic.count() == 1
 
@@ -154,13 +154,13 @@ def test_a_prune_of_everything_leaves_the_audit_and_the_rights(store: Store) -> 
     for number in range(5):
         a.state(agent="a")["plan"] = number
         a.grant("agent:b", keys=f"k{number}")
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             b.state(agent="a").get("plan")
     store.prune(Retention(keep_latest=True))
     report = store.audit_verify()
     assert report.ok
     assert report.unproven == 4  # of the scope's own steps
-    with pytest.raises(Invalid, match="not pruned"):
+    with pytest.raises(InvalidError, match="not pruned"):
         store.prune(Retention(keep_latest=True), threads=["␞audit"])
 
 
@@ -204,7 +204,7 @@ def test_an_answer_is_not_given_to_whoever_was_cut_off_meanwhile(store: Store) -
     id = asked.ask("what?")
     answering = threading.Timer(0.05, lambda: [store.access.cut_off("agent:b"), requests.serve(str, limit=1)])
     answering.start()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         asked.wait(id, timeout=60)
     answering.join()
 
@@ -213,7 +213,7 @@ def test_an_answer_is_not_given_to_whoever_was_cut_off_meanwhile(store: Store) -
 
 
 def refused(act: Callable[[], object], name: str) -> tuple[str, str, object]:
-    with pytest.raises(Denied) as caught:
+    with pytest.raises(DeniedError) as caught:
         act()
     error = caught.value
     return type(error).__name__, str(error).replace(name, "…"), error.__context__ or error.__cause__
@@ -247,7 +247,7 @@ def test_a_session_is_not_ended_under_a_right_that_is_revoked_meanwhile(clock: C
     with store_on(backend, clock) as store:
         store.sessions.start("s1", user="a").state["plan"] = 1
         grant = store.access.grant("agent:b", "both", "user:a/session:s1")
-        with pytest.raises(Denied, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
+        with pytest.raises(DeniedError, match="revoked"), backend.interfere(lambda: store.access.revoke(grant)):
             store.acting_as(agent="b").sessions.end("s1")
         assert store.sessions.get("s1").status == "active"
 
@@ -255,7 +255,7 @@ def test_a_session_is_not_ended_under_a_right_that_is_revoked_meanwhile(clock: C
 def test_a_policy_decides_on_the_list_of_sessions_too(store: Store) -> None:
     store.sessions.start("s1", user="a")
     assert store.acting_as(user="a").sessions.list()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.acting_as(user="a", mode="custom", policy=Policy().allow("read", "agent:*")).sessions.list()
 
 
@@ -309,9 +309,9 @@ def test_no_name_is_remembered_in_place_of_another(store: Store) -> None:
 @pytest.mark.parametrize("name", ["../x", "a\0b", "x" * 300])
 def test_a_name_that_lies_is_checked_all_the_same(store: Store, name: str) -> None:
     intruder = store.acting_as(agent="liar")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         intruder.state(agent="liar").set(_Liar(name), 1)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         intruder.state(agent=_Liar(name))
     assert len(store.audit(actor="agent:liar", outcome="invalid")) == 2
 
@@ -405,7 +405,7 @@ TRIES: dict[str, Callable[[Acting, str], object]] = {
 @pytest.mark.parametrize("hostile", ["../other", "a\0b", "x" * 10_000], ids=["traversal", "NUL", "10 KB"])
 @pytest.mark.parametrize("what", TRIES)
 def test_an_id_that_is_none_is_noted(store: Store, what: str, hostile: str) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         TRIES[what](store.acting_as(agent="a"), hostile)
     (noted,) = store.audit(outcome="invalid")
     assert noted.actor == "agent:a"

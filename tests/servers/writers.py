@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import holdfast
-from holdfast.errors import NotFound, Transient, Uncertain
+from holdfast.errors import NotFoundError, OutcomeUnknownError, TransientError
 
 SHARED = "shared"
 _PATIENCE = 200.0
@@ -88,7 +88,7 @@ class Writers:
         for thread in (*self._names, SHARED):
             try:
                 log = store.log(thread)
-            except NotFound:
+            except NotFoundError:
                 continue
             found.update((thread, each.metadata["by"], each.metadata["number"]) for each in log)
             newest = store.get(thread, log[0].id)
@@ -96,8 +96,8 @@ class Writers:
         assert [each for each, times in found.items() if times > 1] == [], "saved twice"
         assert [each for each in self.acknowledged if each not in found] == [], "acknowledged and lost"
         for each, error in self.failed.items():
-            assert isinstance(error, Transient), f"{each}: {error!r}"
-            if not isinstance(error, Uncertain):
+            assert isinstance(error, TransientError), f"{each}: {error!r}"
+            if not isinstance(error, OutcomeUnknownError):
                 assert each not in found, f"made, and yet: {error}"
 
 

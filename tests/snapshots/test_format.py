@@ -18,7 +18,13 @@ from langchain_core.messages import HumanMessage
 from holdfast import snapshots
 from holdfast.agents.snapshots import container, strict_json
 from holdfast.agents.snapshots.header import Content, Header, decode, encode
-from holdfast.errors import Corrupt, HoldfastError, SnapshotCorrupt, SnapshotTooLarge, SnapshotUnsupported
+from holdfast.errors import (
+    CorruptError,
+    HoldfastError,
+    SnapshotCorruptError,
+    SnapshotTooLargeError,
+    SnapshotUnsupportedError,
+)
 from tests.snapshots.kit import forged, header_of, lines_of
 from tests.support.cases import case
 
@@ -58,7 +64,7 @@ def test_every_flipped_bit_of_a_file_is_detected() -> None:
     for index in range(len(data)):
         for bit in range(8):
             data[index] ^= 1 << bit
-            with pytest.raises((SnapshotCorrupt, SnapshotUnsupported)):
+            with pytest.raises((SnapshotCorruptError, SnapshotUnsupportedError)):
                 opened(bytes(data))
             data[index] ^= 1 << bit
     opened(bytes(data))
@@ -72,7 +78,7 @@ def test_every_other_byte_in_the_place_of_the_right_one_is_detected() -> None:
             if wrong == right:
                 continue
             data[index] = wrong
-            with pytest.raises((SnapshotCorrupt, SnapshotUnsupported)):
+            with pytest.raises((SnapshotCorruptError, SnapshotUnsupportedError)):
                 opened(bytes(data))
         data[index] = right
 
@@ -80,10 +86,10 @@ def test_every_other_byte_in_the_place_of_the_right_one_is_detected() -> None:
 def test_a_file_that_is_cut_off_or_goes_on_is_detected() -> None:
     data = forged(DOCUMENT)
     for length in range(len(data)):
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             opened(data[:length])
     for more in (b"\0", b"\n", data, gzip.compress(b"x")):
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             opened(data + more)
 
 
@@ -95,7 +101,7 @@ def test_flips_in_a_real_file_are_detected_by_verify_and_restore(tmp_path: Path)
         data[index] ^= 0x10
         path.write_bytes(data)
         for look in (snapshots.verify, snapshots.restore):
-            with pytest.raises(Corrupt):
+            with pytest.raises(CorruptError):
                 look(path)
         data[index] ^= 0x10
     path.write_bytes(data)
@@ -105,10 +111,10 @@ def test_flips_in_a_real_file_are_detected_by_verify_and_restore(tmp_path: Path)
 def test_two_files_cannot_be_spliced() -> None:
     one, two = forged(DOCUMENT), forged({"kind": "langchain", "content": []})
     _, end = container.read_header(one, "here")
-    with pytest.raises(SnapshotCorrupt, match="seal"):
+    with pytest.raises(SnapshotCorruptError, match="seal"):
         opened(one[:end] + two[end:])
     _, second = container.read_header(two, "here")
-    with pytest.raises(SnapshotCorrupt, match="seal"):
+    with pytest.raises(SnapshotCorruptError, match="seal"):
         opened(two[:second] + one[end:])
 
 
@@ -157,16 +163,16 @@ def bomb(size: int, told: int | None = None) -> bytes:
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
-    with pytest.raises(SnapshotTooLarge, match="unpack to"):
+    with pytest.raises(SnapshotTooLargeError, match="unpack to"):
         opened(bomb(64 << 20))
-    with pytest.raises(SnapshotTooLarge, match="limit"):
+    with pytest.raises(SnapshotTooLargeError, match="limit"):
         opened(bomb(1 << 20), limit=1000)
 
 
 def test_a_bomb_whose_header_lies_is_refused_while_it_is_unpacked() -> None:
-    with pytest.raises(SnapshotCorrupt, match="larger than the header says"):
+    with pytest.raises(SnapshotCorruptError, match="larger than the header says"):
         opened(bomb(64 << 20, told=100))
-    with pytest.raises(SnapshotCorrupt, match="smaller than the header says"):
+    with pytest.raises(SnapshotCorruptError, match="smaller than the header says"):
         opened(bomb(1000, told=1001))
 
 
@@ -180,9 +186,9 @@ def test_what_is_as_monotonous_as_a_bomb_is_written_so_that_it_can_be_read() -> 
 def test_a_file_larger_than_the_limit_allows_is_not_read_on(tmp_path: Path) -> None:
     path = tmp_path / "large.hfsnap"
     path.write_bytes(forged(DOCUMENT) + bytes(1 << 20))
-    with pytest.raises(SnapshotTooLarge, match="larger than"):
+    with pytest.raises(SnapshotTooLargeError, match="larger than"):
         snapshots.verify(path, limit=1000)
-    with pytest.raises(snapshots.SnapshotInvalid, match="limit"):
+    with pytest.raises(snapshots.SnapshotInvalidError, match="limit"):
         snapshots.verify(path, limit=-1)
 
 
@@ -223,7 +229,7 @@ WRONG: list[tuple[str, Any]] = [
 
 def test_a_header_with_a_wrong_type_is_refused(subtests: pytest.Subtests) -> None:
     for name, value in WRONG:
-        with case(subtests, name, value), pytest.raises((SnapshotCorrupt, SnapshotUnsupported)):
+        with case(subtests, name, value), pytest.raises((SnapshotCorruptError, SnapshotUnsupportedError)):
             opened(sealed(line({**plain(), name: value})))
 
 
@@ -269,7 +275,7 @@ NO_HEADERS: list[tuple[Any, ...]] = [
 
 def test_a_header_that_is_no_header_is_refused(subtests: pytest.Subtests) -> None:
     for header, why in NO_HEADERS:
-        with case(subtests, header, why), pytest.raises(SnapshotCorrupt, match=why):
+        with case(subtests, header, why), pytest.raises(SnapshotCorruptError, match=why):
             opened(sealed(header))
 
 
@@ -288,21 +294,21 @@ def test_content_that_is_not_packed_as_it_should_be_is_refused(subtests: pytest.
         with case(subtests, packed, why):
             header = plain()
             header["content"]["packed"] = len(packed)
-            with pytest.raises(SnapshotCorrupt, match=why):
+            with pytest.raises(SnapshotCorruptError, match=why):
                 opened(sealed(line(header), packed=packed))
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_refused(data: bytes) -> None:
     for given_bytes in (data, container._START + data, container._START + b"\x01" + data):
-        with pytest.raises(SnapshotCorrupt):
+        with pytest.raises(SnapshotCorruptError):
             opened(given_bytes)
-    with pytest.raises((SnapshotCorrupt, SnapshotUnsupported)):
+    with pytest.raises((SnapshotCorruptError, SnapshotUnsupportedError)):
         decode(data, "here")
 
 
 def test_a_header_has_an_end() -> None:
-    with pytest.raises(SnapshotTooLarge, match="header"):
+    with pytest.raises(SnapshotTooLargeError, match="header"):
         container.build(b"{}", lambda about: header_of(about, description="x" * 70_000))
 
 
@@ -326,13 +332,13 @@ DISPUTED_JSON: list[Any] = [
 
 def test_json_that_readers_disagree_on_is_refused(subtests: pytest.Subtests) -> None:
     for text in DISPUTED_JSON:
-        with case(subtests, text), pytest.raises(SnapshotCorrupt):
+        with case(subtests, text), pytest.raises(SnapshotCorruptError):
             strict_json.read(text, "here")
 
 
 def test_json_that_would_fill_the_memory_is_refused() -> None:
     for text in (b"[" + b"[]," * (2 << 20) + b"[]]", b"[" + b"1," * (17 << 20) + b"1]"):
-        with pytest.raises(SnapshotTooLarge, match="values"):
+        with pytest.raises(SnapshotTooLargeError, match="values"):
             strict_json.read(text, "here")
     assert len(strict_json.read(b'["' + b"[,]" * (6 << 20) + b'"]', "here")[0]) == 18 << 20
 

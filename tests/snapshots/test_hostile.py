@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompts import PromptTemplate
 
 from holdfast import snapshots
-from holdfast.errors import Config, HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotRefused
+from holdfast.errors import ConfigError, HoldfastError, SnapshotCorruptError, SnapshotInvalidError, SnapshotRefusedError
 from tests.snapshots.kit import Scripted, forged
 from tests.support.cases import case
 
@@ -44,48 +44,48 @@ def test_the_kit_makes_files_that_are_read(path: Path) -> None:
 
 
 INJECTED: list[tuple[Any, ...]] = [
-    (object_of("os", "system", command="true"), SnapshotRefused, "os.system"),
-    (object_of("subprocess", "Popen", args=["true"]), SnapshotRefused, "subprocess.Popen"),
-    (object_of("builtins", "eval", source="1"), SnapshotRefused, "builtins.eval"),
-    (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefused, "importlib"),
-    (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefused, "not allowed"),
-    (object_of("langchain", "HumanMessage"), SnapshotRefused, "not allowed"),
-    (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorrupt, "name of a class"),
-    (object_of("langchain", "..", "os", "system"), SnapshotCorrupt, "name of a class"),
-    (object_of("langchain_core", "messages", "__class__"), SnapshotCorrupt, "name of a class"),
-    (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorrupt, "name of a class"),
-    (object_of("HumanMessage"), SnapshotCorrupt, "no object"),
-    (object_of(), SnapshotCorrupt, "no object"),
-    (object_of(1, 2), SnapshotCorrupt, "name of a class"),
-    (object_of(["langchain"], "x"), SnapshotCorrupt, "name of a class"),
-    (object_of("langchain", "a\nb"), SnapshotCorrupt, "name of a class"),
-    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorrupt, "no object"),
-    ({**object_of(*MESSAGE), "type": None}, SnapshotCorrupt, "no object"),
-    ({"lc": 1}, SnapshotCorrupt, "no object"),
-    ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorrupt, "only the name"),
-    (object_of(*MESSAGE, content=SECRET), SnapshotRefused, "secret where none belongs"),
-    ([SECRET], SnapshotRefused, "secret where none belongs"),
-    (SECRET, SnapshotRefused, "secret where none belongs"),
-    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorrupt, "no place for a secret"),
-    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorrupt, "no place for a secret"),
-    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorrupt, "no place for a secret"),
-    ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefused, "os.system"),
-    (object_of(*MESSAGE), SnapshotInvalid, "cannot make it again"),
-    (object_of(*MESSAGE, content=5), SnapshotInvalid, "cannot make it again"),
+    (object_of("os", "system", command="true"), SnapshotRefusedError, "os.system"),
+    (object_of("subprocess", "Popen", args=["true"]), SnapshotRefusedError, "subprocess.Popen"),
+    (object_of("builtins", "eval", source="1"), SnapshotRefusedError, "builtins.eval"),
+    (object_of("langchain_core", "load", "load", "importlib"), SnapshotRefusedError, "importlib"),
+    (object_of("langchain_core", "messages", "human", "HumanMessages"), SnapshotRefusedError, "not allowed"),
+    (object_of("langchain", "HumanMessage"), SnapshotRefusedError, "not allowed"),
+    (object_of("langchain_core.messages.human", "HumanMessage"), SnapshotCorruptError, "name of a class"),
+    (object_of("langchain", "..", "os", "system"), SnapshotCorruptError, "name of a class"),
+    (object_of("langchain_core", "messages", "__class__"), SnapshotCorruptError, "name of a class"),
+    (object_of("langchain_core", "__builtins__", "eval"), SnapshotCorruptError, "name of a class"),
+    (object_of("HumanMessage"), SnapshotCorruptError, "no object"),
+    (object_of(), SnapshotCorruptError, "no object"),
+    (object_of(1, 2), SnapshotCorruptError, "name of a class"),
+    (object_of(["langchain"], "x"), SnapshotCorruptError, "name of a class"),
+    (object_of("langchain", "a\nb"), SnapshotCorruptError, "name of a class"),
+    ({**object_of(*MESSAGE), "id": "HumanMessage"}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "kwargs": []}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "kwargs": None}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "more": 1}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "lc": True}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "lc": 1.0}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "lc": 2}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "type": "other"}, SnapshotCorruptError, "no object"),
+    ({**object_of(*MESSAGE), "type": None}, SnapshotCorruptError, "no object"),
+    ({"lc": 1}, SnapshotCorruptError, "no object"),
+    ({"lc": 1, "type": "not_implemented", "id": ["x", "y"], "repr": "y"}, SnapshotCorruptError, "only the name"),
+    (object_of(*MESSAGE, content=SECRET), SnapshotRefusedError, "secret where none belongs"),
+    ([SECRET], SnapshotRefusedError, "secret where none belongs"),
+    (SECRET, SnapshotRefusedError, "secret where none belongs"),
+    ({"lc": 1, "type": "secret", "id": ["KEY", "x"]}, SnapshotCorruptError, "no place for a secret"),
+    ({"lc": 1, "type": "secret", "id": "KEY"}, SnapshotCorruptError, "no place for a secret"),
+    ({"lc": True, "type": "secret", "id": ["KEY"]}, SnapshotCorruptError, "no place for a secret"),
+    ([[object_of(*MESSAGE, content="x"), {"a": object_of("os", "system")}]], SnapshotRefusedError, "os.system"),
+    (object_of(*MESSAGE), SnapshotInvalidError, "cannot make it again"),
+    (object_of(*MESSAGE, content=5), SnapshotInvalidError, "cannot make it again"),
     (
         object_of("langchain", "prompts", "prompt", "PromptTemplate", template="{{x}}", template_format="jinja2"),
-        SnapshotInvalid,
+        SnapshotInvalidError,
         "[Jj]inja2",
     ),
-    (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), SnapshotRefused, "allow="),
-    (object_of("langchain", "llms", "openai", "OpenAI"), SnapshotRefused, "allow="),
+    (object_of("langchain", "chat_models", "openai", "ChatOpenAI"), SnapshotRefusedError, "allow="),
+    (object_of("langchain", "llms", "openai", "OpenAI"), SnapshotRefusedError, "allow="),
 ]
 
 
@@ -111,11 +111,11 @@ def test_a_secret_goes_only_to_classes_that_were_allowed_and_under_names_that_th
     name = "SCRIPTED_API_KEY"
     secret = {"lc": 1, "type": "secret", "id": [name]}
     fine = object_of(*SCRIPTED, lines=["x"], api_key=secret)
-    with pytest.raises(SnapshotRefused, match="not allowed"):
+    with pytest.raises(SnapshotRefusedError, match="not allowed"):
         restored(path, fine, {"secrets": (name,)}, secrets={name: "a"})
-    with pytest.raises(SnapshotRefused, match="secret where none belongs"):
+    with pytest.raises(SnapshotRefusedError, match="secret where none belongs"):
         restored(path, fine, secrets={name: "a"}, allow=[Scripted])
-    with pytest.raises(SnapshotRefused, match="secret where none belongs"):
+    with pytest.raises(SnapshotRefusedError, match="secret where none belongs"):
         restored(path, object_of(*SCRIPTED, lines=[secret]), {"secrets": (name,)}, secrets={name: "a"}, allow=Scripted)
     made = restored(path, fine, {"secrets": (name,)}, secrets={name: "a"}, allow=[Scripted])
     assert made.api_key.get_secret_value() == "a"
@@ -132,7 +132,7 @@ def test_a_secret_goes_only_to_the_field_whose_class_declares_it(
     """Else a model with somebody else's address would be told any variable of the environment, as its name or user."""
     monkeypatch.setenv(name, "told to nobody")
     content = object_of(*SCRIPTED, lines=["x"], **{field: {"lc": 1, "type": "secret", "id": [name]}})
-    with pytest.raises(SnapshotRefused, match=f"{name} in {field} of Scripted") as raised:
+    with pytest.raises(SnapshotRefusedError, match=f"{name} in {field} of Scripted") as raised:
         restored(path, content, {"secrets": (name,)}, secrets_from_env=True, allow=[Scripted])
     assert "told to nobody" not in str(raised.value)
 
@@ -149,7 +149,7 @@ def test_an_error_does_not_tell_the_secret(lines: Any, path: Path, monkeypatch: 
         monkeypatch.setattr(Scripted, "__init__", init)
     secret = {"lc": 1, "type": "secret", "id": ["SCRIPTED_API_KEY"]}
     rest = {} if lines is None else {"lines": lines}
-    with pytest.raises(SnapshotInvalid, match="lines: |no connection with …") as raised:
+    with pytest.raises(SnapshotInvalidError, match="lines: |no connection with …") as raised:
         restored(
             path,
             object_of(*SCRIPTED, api_key=secret, **rest),
@@ -173,7 +173,7 @@ def test_a_template_of_jinja2_that_pydantic_would_make_of_a_dict_is_refused(esca
         suffix=suffix,
         input_variables=[],
     )
-    with pytest.raises(SnapshotRefused, match="jinja2"):
+    with pytest.raises(SnapshotRefusedError, match="jinja2"):
         restored(path, content)
 
 
@@ -262,7 +262,7 @@ NO_AGENTS: list[Any] = [
 
 def test_an_agent_that_is_none_is_refused(path: Path, subtests: pytest.Subtests) -> None:
     for content in NO_AGENTS:
-        with case(subtests, content), pytest.raises(SnapshotCorrupt):
+        with case(subtests, content), pytest.raises(SnapshotCorruptError):
             restored_agent(path, content)
 
 
@@ -270,7 +270,7 @@ def test_an_agent_that_is_none_is_refused(path: Path, subtests: pytest.Subtests)
 def test_a_text_without_an_end_takes_no_longer_than_another(end: bytes, path: Path) -> None:
     path.write_bytes(forged(b"[" * 300 + b'"' + b'\\"' * 2_000_000 + end))
     began = time.monotonic()
-    with pytest.raises(SnapshotCorrupt):
+    with pytest.raises(SnapshotCorruptError):
         snapshots.verify(path)
     assert time.monotonic() - began < 120  # each quote looked at again from every one before it: hours
 
@@ -278,14 +278,14 @@ def test_a_text_without_an_end_takes_no_longer_than_another(end: bytes, path: Pa
 def test_what_is_allowed_can_be_less(path: Path) -> None:
     prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
     assert isinstance(restored(path, prompt), PromptTemplate)
-    with pytest.raises(SnapshotRefused, match="not allowed"):
+    with pytest.raises(SnapshotRefusedError, match="not allowed"):
         restored(path, prompt, allow="messages")
     assert restored(path, object_of(*MESSAGE, content="x"), allow="messages") == HumanMessage("x")
 
 
 def test_what_langchain_lists_and_is_not_installed_is_named(path: Path) -> None:
     content = object_of("langchain", "chat_models", "openai", "ChatOpenAI", model="x")
-    with pytest.raises(Config, match="langchain_openai") as raised:
+    with pytest.raises(ConfigError, match="langchain_openai") as raised:
         restored(path, content, allow="all")
     assert raised.value.code == "not-installed"
 
@@ -296,7 +296,7 @@ class Local(Scripted):
 
 def test_what_is_allowed_is_a_class_or_a_list_of_langchains(path: Path, subtests: pytest.Subtests) -> None:
     for allow in ["any", [int], [5], ["Scripted"]]:
-        with case(subtests, allow), pytest.raises(SnapshotInvalid, match="no list|no class"):
+        with case(subtests, allow), pytest.raises(SnapshotInvalidError, match="no list|no class"):
             restored(path, [], allow=allow)
 
 
@@ -304,7 +304,7 @@ def test_a_class_that_cannot_be_found_again_is_not_allowed(path: Path, monkeypat
     restored(path, [], allow=["core", Local])
     hidden = Local
     monkeypatch.delitem(globals(), "Local")
-    with pytest.raises(SnapshotInvalid, match="not to be found"):
+    with pytest.raises(SnapshotInvalidError, match="not to be found"):
         restored(path, [], allow=hidden)
 
 
@@ -329,7 +329,7 @@ def test_a_document_that_is_none_is_refused_by_verify_too(path: Path, subtests: 
         with case(subtests, document):
             path.write_bytes(forged(document))
             for look in (snapshots.verify, snapshots.restore):
-                with pytest.raises(SnapshotCorrupt):
+                with pytest.raises(SnapshotCorruptError):
                     look(path)
 
 
@@ -344,20 +344,20 @@ def test_content_of_another_kind_is_refused(path: Path, subtests: pytest.Subtest
         for content in OTHER_CONTENT:
             with case(subtests, kind, content):
                 path.write_bytes(forged({"kind": kind, "content": content}, kind=kind))
-                with pytest.raises(SnapshotCorrupt):
+                with pytest.raises(SnapshotCorruptError):
                     snapshots.restore(path)
 
 
 def test_content_that_is_no_object_is_refused(path: Path, subtests: pytest.Subtests) -> None:
     for content in [None, 5, "x", {}, {"a": 1}, [5], [{"lc_": 1}]]:
-        with case(subtests, content), pytest.raises(SnapshotCorrupt, match="no object of LangChain"):
+        with case(subtests, content), pytest.raises(SnapshotCorruptError, match="no object of LangChain"):
             restored(path, content)
 
 
 def test_a_history_of_other_things_is_refused(path: Path) -> None:
     prompt = object_of("langchain", "prompts", "prompt", "PromptTemplate", template="x", input_variables=[])
     path.write_bytes(forged({"kind": "history", "content": [prompt]}, kind="history"))
-    with pytest.raises(SnapshotCorrupt, match="something else than messages"):
+    with pytest.raises(SnapshotCorruptError, match="something else than messages"):
         snapshots.restore(path)
 
 

@@ -27,7 +27,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pydantic import SecretStr
 
 from holdfast import __version__, snapshots
-from holdfast.errors import Config, SnapshotInvalid, SnapshotRefused, SnapshotUnsupported
+from holdfast.errors import ConfigError, SnapshotInvalidError, SnapshotRefusedError, SnapshotUnsupportedError
 from tests.snapshots.kit import KEY, SECRETS, Scripted, Unserializable, elsewhere, lines_of
 from tests.support.cases import case
 
@@ -186,7 +186,7 @@ NOT_KEPT: list[tuple[Any, ...]] = [
 def test_what_cannot_be_kept_is_named(path: Path, subtests: pytest.Subtests) -> None:
     for make, where, why in NOT_KEPT:
         with case(subtests, where, why):
-            with pytest.raises(SnapshotUnsupported, match=why) as raised:
+            with pytest.raises(SnapshotUnsupportedError, match=why) as raised:
                 snapshots.snapshot(make(), path)
             assert where in raised.value.where
             assert not path.exists()
@@ -200,7 +200,7 @@ def test_what_nests_too_deeply_is_refused_when_it_is_written(path: Path) -> None
 
 def test_templates_that_run_code_are_refused(path: Path) -> None:
     template = PromptTemplate(template="{{ x }}", template_format="jinja2", input_variables=["x"])
-    with pytest.raises(SnapshotRefused, match="jinja2") as raised:
+    with pytest.raises(SnapshotRefusedError, match="jinja2") as raised:
         snapshots.snapshot(template.pipe(StrOutputParser()), path)
     assert raised.value.where == "value.first.template_format"
 
@@ -213,24 +213,24 @@ class Elsewhere(BaseChatMessageHistory):
 
 
 def test_a_history_that_lies_elsewhere_is_refused(path: Path) -> None:
-    with pytest.raises(SnapshotUnsupported, match="elsewhere"):
+    with pytest.raises(SnapshotUnsupportedError, match="elsewhere"):
         snapshots.snapshot(Elsewhere(), path)
 
 
 def test_threads_and_tools_belong_to_agents(path: Path) -> None:
-    with pytest.raises(SnapshotInvalid, match="threads"):
+    with pytest.raises(SnapshotInvalidError, match="threads"):
         snapshots.snapshot(PROMPT, path, config={"configurable": {"thread_id": "1"}})
     snapshots.snapshot(PROMPT, path)
-    with pytest.raises(SnapshotInvalid, match="belong to agents"):
+    with pytest.raises(SnapshotInvalidError, match="belong to agents"):
         snapshots.restore(path, tools=[len])
-    with pytest.raises(SnapshotInvalid, match="belong to agents"):
+    with pytest.raises(SnapshotInvalidError, match="belong to agents"):
         snapshots.restore(path, thread="1")
 
 
 def test_a_description_is_a_text(path: Path, subtests: pytest.Subtests) -> None:
     wrong: list[Any] = [None, 5, "x" * 5000, "\ud800"]
     for description in wrong:
-        with case(subtests, description), pytest.raises(SnapshotInvalid, match="description"):
+        with case(subtests, description), pytest.raises(SnapshotInvalidError, match="description"):
             snapshots.snapshot(PROMPT, path, description=description)
 
 
@@ -241,7 +241,7 @@ def test_a_secret_is_not_in_the_file_and_comes_from_whoever_restores(path: Path)
     chain = PROMPT | Scripted(lines=["x"], api_key=SecretStr(KEY))
     assert snapshots.snapshot(chain, path).secrets == ("SCRIPTED_API_KEY",)
     assert KEY not in str(lines_of(path))
-    with pytest.raises(SnapshotInvalid, match="SCRIPTED_API_KEY"):
+    with pytest.raises(SnapshotInvalidError, match="SCRIPTED_API_KEY"):
         snapshots.restore(path, allow=[Scripted])
     again = snapshots.restore(path, allow=[Scripted], secrets={"SCRIPTED_API_KEY": "another", "MORE": "x"})
     assert again.last.api_key.get_secret_value() == "another"
@@ -252,7 +252,7 @@ def test_a_secret_is_not_in_the_file_and_comes_from_whoever_restores(path: Path)
 def test_secrets_come_from_the_environment_only_if_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots.snapshot(Scripted(lines=["x"], api_key=SecretStr(KEY)), path)
     monkeypatch.setenv("SCRIPTED_API_KEY", "from outside")
-    with pytest.raises(SnapshotInvalid, match="not given"):
+    with pytest.raises(SnapshotInvalidError, match="not given"):
         snapshots.restore(path, allow=[Scripted])
     again = snapshots.restore(path, allow=[Scripted], secrets_from_env=True)
     assert again.api_key.get_secret_value() == "from outside"
@@ -275,7 +275,7 @@ LEAKS: list[tuple[Any, ...]] = [
 def test_a_secret_that_would_get_into_the_file_is_refused(path: Path, subtests: pytest.Subtests) -> None:
     for make, where in LEAKS:
         with case(subtests, where):
-            with pytest.raises(SnapshotRefused) as raised:
+            with pytest.raises(SnapshotRefusedError) as raised:
                 snapshots.snapshot(make(), path)
             assert where in raised.value.where
             assert KEY not in str(raised.value)
@@ -284,15 +284,15 @@ def test_a_secret_that_would_get_into_the_file_is_refused(path: Path, subtests: 
 
 def test_secrets_that_are_given_are_looked_for_everywhere(path: Path) -> None:
     messages = [HumanMessage("my password is hunter2")]
-    with pytest.raises(SnapshotRefused, match="secret PASSWORD") as raised:
+    with pytest.raises(SnapshotRefusedError, match="secret PASSWORD") as raised:
         snapshots.snapshot(messages, path, secrets={"PASSWORD": "hunter2"})
     assert "hunter2" not in str(raised.value)
-    with pytest.raises(SnapshotRefused, match="secret PASSWORD"):
+    with pytest.raises(SnapshotRefusedError, match="secret PASSWORD"):
         snapshots.snapshot([], path, secrets={"PASSWORD": "hunter2"}, description="with hunter2")
-    with pytest.raises(SnapshotRefused, match="secret PASSWORD"):
+    with pytest.raises(SnapshotRefusedError, match="secret PASSWORD"):
         snapshots.snapshot(messages, path, secrets={"PASSWORD": SecretStr("hunter2")})
     for wrong in ("", 5, None):
-        with pytest.raises(SnapshotInvalid, match="no text"):
+        with pytest.raises(SnapshotInvalidError, match="no text"):
             snapshots.snapshot([], path, secrets={"PASSWORD": wrong})
 
 
@@ -300,7 +300,7 @@ def test_what_only_looks_like_a_secret_is_let_through_if_somebody_says_so(path: 
     model = Scripted(lines=["x"], headers={"password": "the field of a form"})
     snapshots.snapshot(model, path, not_secret=["password"])
     assert snapshots.restore(path, allow=[Scripted]) == model
-    with pytest.raises(SnapshotInvalid, match="list"):
+    with pytest.raises(SnapshotInvalidError, match="list"):
         snapshots.snapshot(model, path, not_secret="password")
 
 
@@ -341,7 +341,7 @@ def test_asyncio_has_the_same(path: Path) -> None:
 
 def test_what_is_not_installed_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Config, match="langchain_core") as raised:
+    with pytest.raises(ConfigError, match="langchain_core") as raised:
         snapshots.snapshot([], path)
     assert raised.value.code == "not-installed"
 
@@ -389,7 +389,7 @@ def test_what_is_secret_by_its_name_or_form_is_refused_in_every_container(
         with case(subtests, secret):
             (name,) = secret
             for thing in (Scripted(lines=[], headers=secret), MODEL.bind(**secret)):
-                with pytest.raises(SnapshotRefused, match=name) as raised:
+                with pytest.raises(SnapshotRefusedError, match=name) as raised:
                     snapshots.snapshot(thing, path)
                 assert "sk-1" not in str(raised.value)
                 snapshots.snapshot(thing, path, not_secret=[name], overwrite=True)
@@ -440,7 +440,7 @@ class Inside(Scripted):
 
 
 def test_a_secret_inside_of_a_field_is_refused_as_langchain_does_not_give_it_back(path: Path) -> None:
-    with pytest.raises(SnapshotUnsupported, match="inside of a field") as raised:
+    with pytest.raises(SnapshotUnsupportedError, match="inside of a field") as raised:
         snapshots.snapshot(Inside(lines=[], headers={"api_key": "sk-1234567", "x": "y"}), path)
     assert raised.value.where == "value.headers"
     snapshots.snapshot(Inside(lines=[], headers={"x": "y"}), path)
@@ -468,5 +468,5 @@ print(snapshots.info(sys.argv[1]).classes, snapshots.restore(sys.argv[1], allow=
 def test_a_class_of_a_script_is_restored_by_the_script(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=False)
     assert done.stdout == "('__main__.Parrot',) hello\n", done.stderr
-    with pytest.raises(SnapshotRefused, match="__main__.Parrot are not allowed"):
+    with pytest.raises(SnapshotRefusedError, match="__main__.Parrot are not allowed"):
         snapshots.restore(path)

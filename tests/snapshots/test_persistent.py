@@ -17,14 +17,14 @@ from holdfast.agents import AsyncPersistentAgent, persistent
 from holdfast.agents.storage.record import Pending
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
-    Denied,
+    DeniedError,
     HoldfastError,
-    NotFound,
-    SnapshotCorrupt,
-    SnapshotExists,
-    SnapshotInvalid,
-    SnapshotRefused,
-    TooLarge,
+    NotFoundError,
+    SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotRefusedError,
+    TooLargeError,
 )
 from tests.snapshots.greeter import VALUES, Greeter
 from tests.snapshots.kit import elsewhere, forged, lines_of, set_at
@@ -112,7 +112,7 @@ def test_an_agent_is_frozen_without_being_alive(path: Path) -> None:
         record = snapshots.restore(path, store=store, agent_id="g2", live=False)
         assert (record.id, record.fields["greeted"], record.messages) == ("g2", ["Ada"], 1)
         assert store.agents.load("g1").fields["greeted"] == ["Ada", "Bob"]
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             snapshots.snapshot(snapshots.Saved(store, "nobody"), path, overwrite=True)
 
 
@@ -179,7 +179,7 @@ def test_what_is_there_is_not_overwritten(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
         snapshots.snapshot(agent, path)
-        with pytest.raises(SnapshotExists, match="agent of this id"):
+        with pytest.raises(SnapshotExistsError, match="agent of this id"):
             snapshots.restore(path, store=store)
         again = snapshots.restore(path, store=store, agent_id="g2")
         assert again.id == "g2"
@@ -192,7 +192,7 @@ def test_a_store_that_has_no_room_for_it_says_so(path: Path) -> None:
         agent = greeter(store)
         agent.greeted.append("A" * 5000)
         snapshots.snapshot(agent, path)
-        with pytest.raises(TooLarge) as raised:
+        with pytest.raises(TooLargeError) as raised:
             snapshots.restore(path, store=other)
         assert not isinstance(raised.value, snapshots.SnapshotError)
 
@@ -205,7 +205,7 @@ def test_a_class_that_is_not_known_is_told_before_anything_is_written(path: Path
         path.write_bytes(forged(document, kind="persistent"))
         with pytest.raises(HoldfastError, match="somebody.elses"):
             snapshots.restore(path, store=store, agent_id="g2")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.agents.load("g2")
         assert snapshots.restore(path, store=store, agent_id="g2", live=False).kind == "somebody.elses"
 
@@ -214,10 +214,10 @@ def test_rights_are_those_of_the_agents_scope(path: Path) -> None:
     with holdfast.open("memory://") as store:
         greeter(store).save()
         other = store.acting_as(agent="other")
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             snapshots.snapshot(snapshots.Saved(other, "g1"), path)
         snapshots.snapshot(snapshots.Saved(store, "g1"), path)
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             snapshots.restore(path, store=other, agent_id="g2")
         assert snapshots.restore(path, store=other, agent_id="other", live=False).id == "other"
 
@@ -231,10 +231,10 @@ def test_hooks_see_it(path: Path) -> None:
         def veto(call: Any) -> Any:
             seen.append((call.point, call.key))
             if call.key == "g2":
-                raise holdfast.Veto("no agents on Sundays")
+                raise holdfast.VetoError("no agents on Sundays")
             return {**call.value, "metadata": {"seen": True}}
 
-        with pytest.raises(holdfast.Veto, match="Sundays"):
+        with pytest.raises(holdfast.VetoError, match="Sundays"):
             snapshots.restore(path, store=store, agent_id="g2")
         assert snapshots.restore(path, store=store, agent_id="g3", live=False).metadata == {"seen": True}
         assert seen == [("agent.create", "g2"), ("agent.create", "g3")]
@@ -243,15 +243,15 @@ def test_hooks_see_it(path: Path) -> None:
 def test_secrets_are_refused(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = Greeter(greeting="Hello", nested={"api_key": "abc"}).attach(store, "g1")
-        with pytest.raises(SnapshotRefused, match="api_key") as raised:
+        with pytest.raises(SnapshotRefusedError, match="api_key") as raised:
             snapshots.snapshot(agent, path)
         assert raised.value.where == "configuration.nested.api_key"
         snapshots.snapshot(agent, path, not_secret=["api_key"])
         listed = Greeter(greeting="Hello", nested=[{"password": "abc"}]).attach(store, "g2")
-        with pytest.raises(SnapshotRefused) as raised:
+        with pytest.raises(SnapshotRefusedError) as raised:
             snapshots.snapshot(listed, path)
         assert raised.value.where == "configuration.nested[0].password"
-        with pytest.raises(SnapshotRefused, match="GREETING"):
+        with pytest.raises(SnapshotRefusedError, match="GREETING"):
             snapshots.snapshot(agent, path, not_secret=["api_key"], secrets={"GREETING": "Hello"}, overwrite=True)
 
 
@@ -260,7 +260,7 @@ def test_a_secret_by_its_name_is_refused_wherever_an_agent_has_names(part: str, 
     with holdfast.open("memory://") as store:
         agent = Greeter().attach(store, "g1")
         getattr(agent, part)["service"] = {"password": "sk-1"}
-        with pytest.raises(SnapshotRefused, match="password") as raised:
+        with pytest.raises(SnapshotRefusedError, match="password") as raised:
             snapshots.snapshot(agent, path)
         assert raised.value.where.endswith(f"{part}.service.password")
         assert not path.exists()
@@ -269,23 +269,23 @@ def test_a_secret_by_its_name_is_refused_wherever_an_agent_has_names(part: str, 
 def test_what_does_not_belong_is_refused(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
-        with pytest.raises(SnapshotInvalid, match="no threads"):
+        with pytest.raises(SnapshotInvalidError, match="no threads"):
             snapshots.snapshot(agent, path, config={})
         with pytest.raises(HoldfastError, match="no store"):
             snapshots.snapshot(Greeter(), path)
         snapshots.snapshot(agent, path)
-        with pytest.raises(SnapshotInvalid, match="into a store"):
+        with pytest.raises(SnapshotInvalidError, match="into a store"):
             snapshots.restore(path)
-        with pytest.raises(SnapshotInvalid, match="no store of Holdfast's"):
+        with pytest.raises(SnapshotInvalidError, match="no store of Holdfast's"):
             snapshots.restore(path, store={})
-        with pytest.raises(SnapshotInvalid, match="create_agent"):
+        with pytest.raises(SnapshotInvalidError, match="create_agent"):
             snapshots.restore(path, store=store, tools=[len])
         for id in ("", "a/../b", "x" * 300, "a\0b"):
-            with pytest.raises(SnapshotInvalid):
+            with pytest.raises(SnapshotInvalidError):
                 snapshots.restore(path, store=store, agent_id=id)
         snapshots.snapshot([], path, overwrite=True)
         for wrong in ({"agent_id": "x"}, {"live": False}, {"store": store}):
-            with pytest.raises(SnapshotInvalid, match="is none"):
+            with pytest.raises(SnapshotInvalidError, match="is none"):
                 snapshots.restore(path, **wrong)
 
 
@@ -293,7 +293,7 @@ def test_an_agent_in_the_middle_of_something_is_not_frozen(path: Path) -> None:
     with holdfast.open("memory://") as store:
         agent = greeter(store)
         agent._data.pending = Pending("transition", "leave", "a", "b", dt.datetime.now(dt.UTC))
-        with pytest.raises(SnapshotInvalid, match="middle of something: leave"):
+        with pytest.raises(SnapshotInvalidError, match="middle of something: leave"):
             snapshots.snapshot(agent, path)
 
 
@@ -328,7 +328,7 @@ def test_an_agent_that_somebody_tampered_with_is_refused(path: Path, subtests: p
                 document = copy.deepcopy(sound)
                 change(document["content"])
                 path.write_bytes(forged(document, kind="persistent"))
-                with pytest.raises(SnapshotCorrupt):
+                with pytest.raises(SnapshotCorruptError):
                     snapshots.restore(path, store=store, agent_id="g2", live=False)
 
 
@@ -340,5 +340,5 @@ def test_tricks_in_the_name_of_an_agent_are_refused(path: Path, subtests: pytest
             with case(subtests, ascii(id)):
                 document["content"]["id"] = id
                 path.write_bytes(forged(document, kind="persistent"))
-                with pytest.raises(SnapshotInvalid):
+                with pytest.raises(SnapshotInvalidError):
                     snapshots.restore(path, store=store, live=False)

@@ -24,15 +24,15 @@ from holdfast.agents.snapshots.container import HEAD_BYTES
 from holdfast.agents.snapshots.locations import Entry, FileFolder, place_of
 from holdfast.backends.runtime.drivers import run
 from holdfast.errors import (
-    Config,
-    Denied,
-    SnapshotCorrupt,
-    SnapshotExists,
-    SnapshotInvalid,
-    SnapshotNotFound,
-    SnapshotTooLarge,
-    Transient,
-    Unavailable,
+    ConfigError,
+    DeniedError,
+    SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    SnapshotTooLargeError,
+    TransientError,
+    UnavailableError,
 )
 from tests import servers
 from tests.snapshots.kit import forged
@@ -70,7 +70,7 @@ def test_it_is_there_and_listed_and_gone(place: tuple[Any, dict[str, Any]]) -> N
     one, two = under(folder, "one.hfsnap"), under(folder, "two and a half.hfsnap")
     assert not snapshots.exists(one, **options)
     for look in (snapshots.info, snapshots.verify, snapshots.restore, snapshots.delete):
-        with pytest.raises(SnapshotNotFound):
+        with pytest.raises(SnapshotNotFoundError):
             look(one, **options)
     first = snapshots.snapshot(HELLO, one, description="first", **options)
     second = snapshots.snapshot([], two, **options)
@@ -94,7 +94,7 @@ def test_what_is_there_is_not_overwritten_unasked(place: tuple[Any, dict[str, An
     folder, options = place
     target = under(folder, "x.hfsnap")
     first = snapshots.snapshot(HELLO, target, **options)
-    with pytest.raises(SnapshotExists, match="overwrite"):
+    with pytest.raises(SnapshotExistsError, match="overwrite"):
         snapshots.snapshot([], target, **options)
     assert snapshots.verify(target, **options) == first
     second = snapshots.snapshot([], target, overwrite=True, **options)
@@ -115,7 +115,7 @@ def test_asyncio_reaches_buckets_too() -> None:
         assert snapshots.info(f"{folder}/x.hfsnap", **options) == info  # a sync call inside of a loop
         assert [each.info for each in await snapshots.alist(folder, **options)] == [info]
         await snapshots.adelete(f"{folder}/x.hfsnap", **options)
-        with pytest.raises(SnapshotNotFound):
+        with pytest.raises(SnapshotNotFoundError):
             await snapshots.adelete(f"{folder}/x.hfsnap", force=True, **options)
 
     asyncio.run(work())
@@ -147,7 +147,7 @@ def test_what_is_damaged_in_a_bucket_is_shown_and_deleted_only_by_force() -> Non
         ("empty.hfsnap", True),
     ]
     for name in ("bad.hfsnap", "empty.hfsnap"):
-        with pytest.raises(SnapshotInvalid, match="force"):
+        with pytest.raises(SnapshotInvalidError, match="force"):
             snapshots.delete(f"{folder}/{name}", **options)
         snapshots.delete(f"{folder}/{name}", force=True, **options)
     assert snapshots.list(folder, **options) == []
@@ -179,11 +179,11 @@ def test_tricks_in_names_of_objects_are_refused(subtests: pytest.Subtests) -> No
         with case(subtests, name):
             url, options = bucket()
             for look in (snapshots.info, snapshots.exists, snapshots.delete, snapshots.restore):
-                with pytest.raises(SnapshotInvalid):
+                with pytest.raises(SnapshotInvalidError):
                     look(f"{url}/{name}", **options)
-            with pytest.raises(SnapshotInvalid):
+            with pytest.raises(SnapshotInvalidError):
                 snapshots.snapshot([], f"{url}/{name}", **options)
-            with pytest.raises(SnapshotInvalid):
+            with pytest.raises(SnapshotInvalidError):
                 snapshots.list(f"{url}/{name}", **options)
 
 
@@ -197,9 +197,9 @@ def test_a_service_that_does_not_answer_is_told() -> None:
             "timeout": 0.3,
         }
         for look in (snapshots.info, snapshots.exists):
-            with pytest.raises(Transient, match="does not answer"):
+            with pytest.raises(TransientError, match="does not answer"):
                 look("s3://bucket/x.hfsnap", **options)
-        with pytest.raises(Transient, match="does not answer"):
+        with pytest.raises(TransientError, match="does not answer"):
             snapshots.snapshot([], "s3://bucket/x.hfsnap", **options)
 
 
@@ -217,24 +217,24 @@ def test_secrets_of_a_bucket_are_not_shown() -> None:
 
 
 WRONG_NAMES: list[tuple[Any, ...]] = [
-    ("", SnapshotInvalid, "neither"),
-    (5, SnapshotInvalid, "neither"),
-    (None, SnapshotInvalid, "neither"),
-    (b"x.hfsnap", SnapshotInvalid, "neither"),
-    ("a\0b.hfsnap", SnapshotInvalid, "NUL"),
-    ("file:///a%00b.hfsnap", SnapshotInvalid, "NUL"),
-    ("x.json", SnapshotInvalid, "ends in .hfsnap"),
-    ("dir/.hfsnap", SnapshotInvalid, "ends in .hfsnap"),
-    (".hfsnap", SnapshotInvalid, "ends in .hfsnap"),
-    ("s3://bucket/x", SnapshotInvalid, "ends in .hfsnap"),
-    ("ftp://host/x.hfsnap", Config, "not kept at ftp"),
-    ("sqlite:///x.hfsnap", Config, "not kept at sqlite"),
-    ("file://host/x.hfsnap", Config, "names no file"),
-    ("file:///x.hfsnap?mode=w&a=.hfsnap", Config, "names no file"),
-    ("s3:///x.hfsnap", SnapshotInvalid, "empty parts"),
-    ("s3://x.hfsnap", SnapshotInvalid, "names no object"),
-    ("missing/x.hfsnap", Config, "no such directory"),
-    ("x" * 300 + ".hfsnap", SnapshotInvalid, "cannot be written"),
+    ("", SnapshotInvalidError, "neither"),
+    (5, SnapshotInvalidError, "neither"),
+    (None, SnapshotInvalidError, "neither"),
+    (b"x.hfsnap", SnapshotInvalidError, "neither"),
+    ("a\0b.hfsnap", SnapshotInvalidError, "NUL"),
+    ("file:///a%00b.hfsnap", SnapshotInvalidError, "NUL"),
+    ("x.json", SnapshotInvalidError, "ends in .hfsnap"),
+    ("dir/.hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
+    (".hfsnap", SnapshotInvalidError, "ends in .hfsnap"),
+    ("s3://bucket/x", SnapshotInvalidError, "ends in .hfsnap"),
+    ("ftp://host/x.hfsnap", ConfigError, "not kept at ftp"),
+    ("sqlite:///x.hfsnap", ConfigError, "not kept at sqlite"),
+    ("file://host/x.hfsnap", ConfigError, "names no file"),
+    ("file:///x.hfsnap?mode=w&a=.hfsnap", ConfigError, "names no file"),
+    ("s3:///x.hfsnap", SnapshotInvalidError, "empty parts"),
+    ("s3://x.hfsnap", SnapshotInvalidError, "names no object"),
+    ("missing/x.hfsnap", ConfigError, "no such directory"),
+    ("x" * 300 + ".hfsnap", SnapshotInvalidError, "cannot be written"),
 ]
 
 
@@ -249,15 +249,15 @@ def test_a_wrong_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_too_large_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.hfsnap"
-    with pytest.raises(SnapshotTooLarge, match="limit"):
+    with pytest.raises(SnapshotTooLargeError, match="limit"):
         snapshots.snapshot(HELLO, path, limit=10)
     assert not path.exists()
-    with pytest.raises(SnapshotInvalid, match="limit"):
+    with pytest.raises(SnapshotInvalidError, match="limit"):
         snapshots.snapshot(HELLO, path, limit=True)
 
 
 def test_a_file_takes_no_options(tmp_path: Path) -> None:
-    with pytest.raises(Config, match="endpoint"):
+    with pytest.raises(ConfigError, match="endpoint"):
         snapshots.snapshot([], tmp_path / "x.hfsnap", endpoint="http://localhost")
 
 
@@ -285,13 +285,13 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
     assert all(each.info is None and "no file" in each.problem for each in listed)
     for name in ("link", "out", "directory", "pipe", "nowhere"):
         for force in (False, True):
-            with pytest.raises((SnapshotInvalid, SnapshotNotFound)):
+            with pytest.raises((SnapshotInvalidError, SnapshotNotFoundError)):
                 snapshots.delete(folder / f"{name}.hfsnap", force=force)
     assert target.exists()
     assert outside.exists()
     assert snapshots.restore(folder / "link.hfsnap") == HELLO
     for name in ("directory", "pipe"):
-        with pytest.raises(SnapshotCorrupt, match="no file"):
+        with pytest.raises(SnapshotCorruptError, match="no file"):
             snapshots.info(folder / f"{name}.hfsnap")
         assert not snapshots.exists(folder / f"{name}.hfsnap")
 
@@ -299,11 +299,11 @@ def test_links_directories_and_pipes_are_left_alone(tmp_path: Path) -> None:
 def test_only_snapshots_are_deleted(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_bytes(forged({}))
-    with pytest.raises(SnapshotInvalid, match="ends in"):
+    with pytest.raises(SnapshotInvalidError, match="ends in"):
         snapshots.delete(other, force=True)
     bad = tmp_path / "bad.hfsnap"
     bad.write_bytes(b"no")
-    with pytest.raises(SnapshotInvalid, match="force=True"):
+    with pytest.raises(SnapshotInvalidError, match="force=True"):
         snapshots.delete(bad)
     snapshots.delete(bad, force=True)
     assert other.exists()
@@ -357,9 +357,9 @@ def test_what_is_cut_off_is_listed_as_such(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     (listed,) = snapshots.list(tmp_path)
     assert "should have" in listed.problem
-    with pytest.raises(SnapshotNotFound, match="directory"):
+    with pytest.raises(SnapshotNotFoundError, match="directory"):
         snapshots.list(path)
-    with pytest.raises(SnapshotNotFound, match="directory"):
+    with pytest.raises(SnapshotNotFoundError, match="directory"):
         snapshots.list(tmp_path / "missing")
 
 
@@ -397,7 +397,7 @@ def test_whatever_fails_nothing_is_left_behind(step: str, tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr(Path if step == "replace" else os, step, fail)
-    with pytest.raises(Unavailable, match="no room"):
+    with pytest.raises(UnavailableError, match="no room"):
         snapshots.snapshot([], path, overwrite=step == "replace")
     monkeypatch.undo()
     assert [each.info for each in snapshots.list(tmp_path)] == ([] if first is None else [first])
@@ -411,7 +411,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "link", no_links)
     path = tmp_path / "x.hfsnap"
     first = snapshots.snapshot(HELLO, path)
-    with pytest.raises(SnapshotExists):
+    with pytest.raises(SnapshotExistsError):
         snapshots.snapshot([], path)
     assert snapshots.verify(path) == first
     assert list(tmp_path.iterdir()) == [path]
@@ -424,7 +424,7 @@ def test_what_this_user_may_not_do_is_told(call: str, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Path if call == "stat" else os, call, denied)
     look: Any = {"open": snapshots.info, "scandir": snapshots.list, "stat": snapshots.exists}[call]
-    with pytest.raises(Denied, match="not for you"):
+    with pytest.raises(DeniedError, match="not for you"):
         look(tmp_path / "x.hfsnap")
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 import holdfast
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 
 IDLE = 0.03
@@ -25,7 +25,7 @@ def work(store: Store, worker: str, seconds: float) -> dict[str, int]:
         try:
             state.change(f"count/{worker}", lambda value: value + 1, 0)
             done[id] += 1
-        except Denied as refused:
+        except DeniedError as refused:
             if refused.code != "session-ended":
                 raise
             store.sessions.resume(id)

@@ -17,7 +17,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINKS, OBJECTS
 from holdfast.engine.model.scopes import MARK
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient, Unsupported
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError, UnsupportedError
 from holdfast.state.artifacts.api import Source
 from holdfast.state.artifacts.content import CHUNK
 from holdfast.state.artifacts.records import Records
@@ -118,7 +118,7 @@ def test_equal_content_is_kept_once_and_as_long_as_one_has_it(store: Store, cont
     assert store.artifacts.list() == []
     (left,) = run(store.engine.ground.backend.read([Scan(LINKS, ("",))]))
     assert left == []
-    with pytest.raises(NotFound, match="no such artifact"):
+    with pytest.raises(NotFoundError, match="no such artifact"):
         store.artifacts.delete("a")
     assert store.artifacts.register(content, id="a").same_as == ""
     assert store.artifacts.read("a") == content
@@ -127,9 +127,9 @@ def test_equal_content_is_kept_once_and_as_long_as_one_has_it(store: Store, cont
 def test_an_id_stands_for_one_content(store: Store) -> None:
     first = store.artifacts.register(b"one", id="a", type="text")
     assert store.artifacts.register(b"one", id="a", type="other") == first
-    with pytest.raises(Conflict, match="with other content"):
+    with pytest.raises(ConflictError, match="with other content"):
         store.artifacts.register(b"two", id="a")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.artifacts.register(LARGE, id="a")
     assert content_lines(store) == []
     large = store.artifacts.register(LARGE, id="b")
@@ -147,20 +147,20 @@ def test_what_is_not_kept_is_checked_where_it_is(store: Store, tmp_path: Path) -
     assert store.artifacts.register(path.as_uri(), id="kept").same_as == ""
     for changed in (b"1,3", b"1,2,", b"1"):
         path.write_bytes(changed)
-        with pytest.raises(Corrupt, match="not what was registered"):
+        with pytest.raises(CorruptError, match="not what was registered"):
             store.artifacts.verify("a")
-        with pytest.raises(Corrupt), store.artifacts.open("a") as file:
+        with pytest.raises(CorruptError), store.artifacts.open("a") as file:
             file.read(3)
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             store.artifacts.save("a", tmp_path / "copy")
         assert not (tmp_path / "copy").exists()
     path.unlink()
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFoundError, match="no such file"):
         store.artifacts.read("a")
     store.artifacts.delete("a")
     far = store.artifacts.register("s3://bucket/x", id="far", keep=False, sha256=sha256(b"x"), size=1)
     assert (far.uri, far.name) == ("s3://bucket/x", "x")
-    with pytest.raises(Unsupported, match="only files of this machine"):
+    with pytest.raises(UnsupportedError, match="only files of this machine"):
         store.artifacts.verify("far")
 
 
@@ -175,19 +175,19 @@ def test_damage_is_found_before_the_last_piece_is_handed_out(store: Store, tmp_p
         return Changed(packed(store._handle, {"large": swapped}))
 
     run(kept.book.change("swap", swap))
-    with pytest.raises(Corrupt, match="not what was registered"):
+    with pytest.raises(CorruptError, match="not what was registered"):
         store.artifacts.read("large")
     with store.artifacts.open("large") as file:
         assert len(file.read(CHUNK)) == CHUNK
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             file.read(len(LARGE))
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.artifacts.save("large", tmp_path / "copy")
     assert list(tmp_path.iterdir()) == []
     assert store.artifacts.verify("other") == other
     run(store.engine.ground.backend.apply([Delete(OBJECTS, ("", line)) for line in content_lines(store)]))
     store.engine.ground.cache.clear()
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptError):
         store.artifacts.read("other")
 
 
@@ -214,7 +214,7 @@ def test_several_are_registered_all_or_none(store: Store) -> None:
         [Source(b"1", "one"), Source(b"2", "one")],
         [Source(b"1", "one"), Source("/nowhere/at/all")],
     ):
-        with pytest.raises((Conflict, Invalid, NotFound)):
+        with pytest.raises((ConflictError, InvalidError, NotFoundError)):
             store.artifacts.register_many(wrong)
         assert [artifact.id for artifact in store.artifacts.list()] == ["taken"]
         assert content_lines(store) == []
@@ -281,7 +281,7 @@ def test_changes_are_linked_both_ways(store: Store, clock: Clock) -> None:
     assert len(store.artifacts.of("agent:a", version=3)) == 6
     assert store.artifacts.of("agent:a", "after") == store.artifacts.of("agent:b") == []
     store.artifacts.delete("data")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.artifacts.changes("data")
     assert len(store.artifacts.of("agent:a", "plan")) == 3
 
@@ -289,7 +289,7 @@ def test_changes_are_linked_both_ways(store: Store, clock: Clock) -> None:
 def test_a_change_that_is_not_made_leaves_no_link(store: Store) -> None:
     store.artifacts.register(b"1", id="a")
     with store.artifacts.using("a"):
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             store.state(agent="a").set("k", 1, expected=7)
         store.transact(lambda together: together.state(agent="b").set("k", 1))
     assert [str(each.scope) for each in store.artifacts.changes("a")] == ["agent:b"]
@@ -328,11 +328,11 @@ def test_content_stays_where_it_is_not_known_whether_it_was_registered() -> None
             done = await super().apply(batch)
             if not self.lost and any(isinstance(each, Put) and each.space is LINKS for each in batch):
                 self.lost = True
-                raise Transient("no answer came", code="uncertain")
+                raise TransientError("no answer came", code="uncertain")
             return done
 
     store = timed(Clock(), Flaky())
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         store.artifacts.register(LARGE, id="a")
     assert store.artifacts.read("a") == LARGE
 
@@ -355,19 +355,19 @@ def test_wrong_use_is_said(store: Store, tmp_path: Path) -> None:
         lambda: store.artifacts.of("agent:a", after="x"),
         lambda: store.artifacts.save("a", tmp_path / "no" / "where"),
     ):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             wrong()
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         store.artifacts.register("s3://b/x")
-    with pytest.raises(Corrupt, match="said to be"):
+    with pytest.raises(CorruptError, match="said to be"):
         store.artifacts.register(b"1", sha256=sha256(b"2"))
-    with pytest.raises(Corrupt, match="said to be"):
+    with pytest.raises(CorruptError, match="said to be"):
         store.artifacts.register(__file__, keep=False, size=1)
-    with pytest.raises(NotFound), store.artifacts.using("nothing"):
+    with pytest.raises(NotFoundError), store.artifacts.using("nothing"):
         pytest.fail("the block is not entered")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         asyncio.run(store.artifacts.using("a").__aenter__())
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         awaited(store).artifacts.using("a").__enter__()
 
 
@@ -414,9 +414,9 @@ def test_one_that_is_deleted_while_it_is_read_is_not_called_damaged(store: Store
     if size == len(LARGE):
         assert run(reading.next()) == LARGE[:CHUNK]
     store.artifacts.delete("a")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         run(reading.all())
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         run(Records(store._handle).pieces("a", found).save(tmp_path / "a"))
     assert list(tmp_path.iterdir()) == []
 
@@ -440,9 +440,9 @@ def test_content_that_is_removed_while_it_comes_in_is_not_registered(store: Stor
             run(Records(store._handle).sweep(-1))
             return super().read(size)
 
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.artifacts.register(Swept(LARGE), id="a")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.artifacts.get("a")
 
 
@@ -465,6 +465,6 @@ def test_content_that_is_removed_by_others_is_taken_in_again_if_it_can_be(
     assert len(content_lines(store)) == 1
     store.artifacts.delete("b")
     store.artifacts.register(LARGE, id="a")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.artifacts.register(Pipe(LARGE), id="b")
     assert content_lines(store) == []

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.engine.model.scopes import GLOBAL, KINDS, MARK, MAX_KEY, Scope, check_key
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.row_format import Line
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.state import keys as names
 from holdfast.store.store import Store
 
@@ -25,7 +25,7 @@ TEXT = st.text(max_size=12) | st.lists(st.sampled_from(HOSTILE), max_size=6).map
 def is_key(text: str) -> bool:
     try:
         check_key(text)
-    except Invalid:
+    except InvalidError:
         return False
     return True
 
@@ -101,20 +101,20 @@ def refused(key: str) -> None:
             lambda: store.state(agent=key),
             lambda: store.state(f"agent:{key}"),
         ):
-            with pytest.raises(Invalid):
+            with pytest.raises(InvalidError):
                 act()
         assert list(state) == []
 
 
 def test_what_is_no_scope(subtests: pytest.Subtests) -> None:
     for scope in ["agent", "robot:a", "agent:a/agent:b", "agent:", ":a", "a" * 300, 5, b"agent:a"]:
-        with subtests.test(scope=scope), holdfast.open("memory://") as store, pytest.raises(Invalid):
+        with subtests.test(scope=scope), holdfast.open("memory://") as store, pytest.raises(InvalidError):
             store.state(scope)  # type: ignore[arg-type]
 
 
 def test_scopes_take_so_many_bytes_together() -> None:
     name = "漢" * 170
-    with pytest.raises(Invalid, match="at most 1024 bytes"):
+    with pytest.raises(InvalidError, match="at most 1024 bytes"):
         Scope.of(agent=name, tool=name)
     Scope.of(agent=name)
 
@@ -140,11 +140,11 @@ def test_look_alikes_and_other_forms(store: Store) -> None:
     assert state.list_keys(after="cafe\u0301") == []
     assert [change.value for change in state.watch("cafe\u0301", cursor="").poll()] == [1]
     for wrong in (5, "\ud800"):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             state.list_keys(wrong)  # type: ignore[arg-type]
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             state.list_items(pattern=wrong)  # type: ignore[arg-type]
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             state.watch(wrong)  # type: ignore[arg-type]
     state["а"] = "cyrillic"
     state["a"] = "latin"

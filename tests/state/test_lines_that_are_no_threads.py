@@ -17,7 +17,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import EVENTS, LINES, LINKS, SPACES, STATE_VALUES, TRANSITIONS, WORDS
 from holdfast.engine.integrity.findings import Code
 from holdfast.engine.row_format import event_body
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.langgraph import HoldfastSaver
 from holdfast.store.checkpointer import Checkpointer
 from tests.damaged import flipped
@@ -97,9 +97,9 @@ def test_it_is_not_changed_as_a_thread_is(store: Store, subtests: pytest.Subtest
     before = store.state(agent="a").history()
     for number, act in enumerate(CHANGES):
         with subtests.test(number=number):
-            with pytest.raises(Invalid, match="names that start with ␞"):
+            with pytest.raises(InvalidError, match="names that start with ␞"):
                 act(store)
-            with pytest.raises(Invalid, match="names that start with ␞"), store.transaction() as together:
+            with pytest.raises(InvalidError, match="names that start with ␞"), store.transaction() as together:
                 together.put(LINE, {})
             assert store.state(agent="a").history() == before
 
@@ -174,10 +174,10 @@ def test_it_is_exported_and_imported_with_its_events_and_links(store: Store) -> 
         assert other.verify().findings == []
         other.state(agent="a")["goes"] = "on"
         file.seek(0)
-        with pytest.raises(Invalid, match="names that start with ␞"):
+        with pytest.raises(InvalidError, match="names that start with ␞"):
             other.import_(file, threads=["chat"], as_thread="␞agent:x")
         file.seek(0)
-        with pytest.raises(Invalid, match="its own name"):
+        with pytest.raises(InvalidError, match="its own name"):
             other.import_(file, threads=[LINE], as_thread="chat")
 
 
@@ -193,7 +193,7 @@ def test_pruning_keeps_the_events_and_what_is_kept_can_be_read(store: Store) -> 
     assert state.at(11) == {"n": 9, "p": {"x": 1}}
     assert state.get_at("n", 10) == 9
     assert state.item("n").version == 10
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.at(3)
     assert [past.version for past in state.history("n")] == [10]
     assert state.set("n", "more", expected=10) == 12

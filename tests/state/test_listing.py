@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import Policy, Store
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 from holdfast.state.scope_listing import ScopeInfo
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
@@ -74,7 +74,7 @@ def test_by_prefix_pattern_and_page(store: Store) -> None:
         pages += page
         after = page[-1]
     assert pages == ALL
-    with pytest.raises(Invalid, match="limit"):
+    with pytest.raises(InvalidError, match="limit"):
         store.scopes(limit=-1)
 
 
@@ -190,11 +190,11 @@ def test_large_values_are_compared_too(store: Store) -> None:
 def test_versions_that_are_not_there_and_whoever_may_not(store: Store) -> None:
     state = store.state(agent="a")
     state["k"] = 1
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.diff(7)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         state.diff("someday")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.acting_as(agent="b").state(agent="a").diff(0)
 
 

@@ -16,7 +16,7 @@ from holdfast import MISSING, Store
 from holdfast.backends.interface import Create
 from holdfast.backends.tables import STEPS
 from holdfast.engine.patterns import matcher
-from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.store.store import Store as StoreClass
 from tests.codec.values import identical, values
 from tests.state.kit import Clock, awaited, store_on
@@ -50,7 +50,7 @@ def test_it_is_a_mapping(store: Store) -> None:
         del state["d"]
     with pytest.raises(KeyError):
         state["d"]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.item("d")
     state["b"]["x"].append(3)
     assert state["b"] == {"x": [1, 2]}, "values are the caller's own"
@@ -65,7 +65,7 @@ def test_scopes_keep_to_themselves(store: Store) -> None:
         state["k"] = n
     assert [state["k"] for state in scopes] == [0, 1, 2, 3]
     assert store.state(tool="a", agent="a")["k"] == 3
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.state("agent:a", agent="a")
 
 
@@ -83,7 +83,7 @@ def test_values_of_every_type(value: Any) -> None:
 
 
 def test_what_cannot_be_stored_is_named(store: Store) -> None:
-    with pytest.raises(Unsupported, match=r"plan\.deep\[1\]"):
+    with pytest.raises(UnsupportedError, match=r"plan\.deep\[1\]"):
         store.state(agent="a")["plan"] = {"deep": [1, object()]}
 
 
@@ -96,12 +96,12 @@ def test_versions(store: Store) -> None:
     assert state.delete("a", expected=3) is True
     assert state.delete("a") is False
     assert state.set("a", 1, expected=0) == 6
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         state.delete("a", expected=3)
     assert caught.value.code == "version-mismatch"
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         state.patch("a", {"x": 1}, expected=1)
-    with pytest.raises(Invalid, match="set and deleted"):
+    with pytest.raises(InvalidError, match="set and deleted"):
         state.batch({"a": 1}, delete=["a"])
     assert state.batch({}) == {}
 
@@ -112,12 +112,12 @@ def test_patches(store: Store) -> None:
     assert state["new"] == {"a": 1, "b": {"c": 2}}
     state.patch("new", {("b", "d"): 3}, remove=["a", ("b", "c")])
     assert state["new"] == {"b": {"d": 3}}
-    with pytest.raises(Invalid, match="changes something"):
+    with pytest.raises(InvalidError, match="changes something"):
         state.patch("new", {})
     state["text"] = "no dict"
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         state.patch("text", {"a": 1})
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.patch("new", {}, remove=["nothing"])
 
 
@@ -173,7 +173,7 @@ def test_writers_of_other_keys_are_no_conflict() -> None:
     version = one.set("mine", 1)
     with backend.interfere(lambda: other.set("theirs", 1)):
         assert one.set("mine", 2, expected=version) == 3
-    with pytest.raises(Conflict), backend.interfere(lambda: other.set("mine", "theirs")):
+    with pytest.raises(ConflictError), backend.interfere(lambda: other.set("mine", "theirs")):
         one.set("mine", 3, expected=3)
 
 
@@ -257,10 +257,10 @@ def test_what_keeps_the_expiry_and_what_does_not() -> None:
     state.expire("patch", 100)
     clock.sleep(50)
     assert dict(state) == {"never": {"n": 1}, "patch": {"n": 2}, "set": 2}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.expire("change", 5)
     for wrong in (0, -1, True, "5", float("nan"), timedelta(0), 10**11):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             state.set("k", 1, ttl=wrong)  # type: ignore[arg-type]
 
 

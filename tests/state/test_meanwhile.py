@@ -13,7 +13,7 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Point
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.scope_state import State
 from tests.state.kit import Clock, store_on
 from tests.state.test_transactions import refused
@@ -132,7 +132,7 @@ def test_a_default_is_the_same_at_each_attempt() -> None:
 
 def test_a_batch_names_each_key_once() -> None:
     state = store_on(Memory(), Clock()).state(agent="a")
-    with pytest.raises(Invalid, match="twice"):
+    with pytest.raises(InvalidError, match="twice"):
         state.batch({"caf\u00e9": 1, "cafe\u0301": 2})
 
 
@@ -202,7 +202,7 @@ def test_a_request_past_its_deadline_is_not_answered() -> None:
     request = requests.take(lease=60)
     assert request is not None
     clock.sleep(5)
-    with pytest.raises(Conflict, match="deadline") as caught:
+    with pytest.raises(ConflictError, match="deadline") as caught:
         requests.answer(request, "late")
     assert caught.value.code == "lease-lost"
 

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import MISSING, Store
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.state.kit import Clock, store_on
 from tests.support.interference import InterferingBackend
 
@@ -80,10 +80,10 @@ def test_the_state_at_a_time(store: Store, clock: Clock) -> None:
     assert state.at(3) == {"k": 2, "short": 1}
     assert state.get_at("short", 3) == 1
     assert state.get_at("short", 2, "none") == "none"
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.at(4)
     for wrong in (True, 1.5, None, "soon", -1):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             state.at(wrong)  # type: ignore[arg-type]
     assert store.state(agent="none").at(first) == {}
 
@@ -103,7 +103,7 @@ def test_rolling_back(store: Store) -> None:
     assert state.at(4) == {"a": 2, "b": {"deep": [1], "more": 1}, "c": 3}, "nothing is undone"
     assert state.rollback(0) == 2
     assert dict(state) == {}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         state.rollback(100)
 
 
@@ -125,11 +125,11 @@ def test_refuse_and_overwrite(store: Store) -> None:
     state = store.state(agent="a")
     state["k"] = 1
     state["k"] = 2
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         state.set("k", 3, expected=1)
     assert caught.value.code == "version-mismatch"
     assert state.set("k", 3, expected=1, on_conflict="overwrite") == 3
-    with pytest.raises(Invalid, match="on_conflict"):
+    with pytest.raises(InvalidError, match="on_conflict"):
         state.set("k", 3, expected=1, on_conflict="nonsense")  # type: ignore[arg-type]
 
 
@@ -162,10 +162,10 @@ def test_three_ways(store: Store) -> None:
     state.patch("plan", {"a": 2, ("b", "x"): 9})
     state.set("plan", {"a": 1, "b": {"x": 1, "y": 5}, "list": [1, 2], "c": 3}, expected=base, on_conflict="merge")
     assert state["plan"] == {"a": 2, "b": {"x": 9, "y": 5}, "list": [1, 2], "c": 3}
-    with pytest.raises(Conflict, match=r"\['a'\]"):
+    with pytest.raises(ConflictError, match=r"\['a'\]"):
         state.set("plan", {"a": 7, "b": {"x": 1, "y": 2}, "list": [1, 2]}, expected=base, on_conflict="merge")
     state.set("new", {"a": 1}, expected=0, on_conflict="merge")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         state.set("new", {"a": 2}, expected=0, on_conflict="merge")
 
 
@@ -177,7 +177,7 @@ def test_copying_and_moving(store: Store, clock: Clock) -> None:
     one.batch({"a": 1, "b": {"x": 1}})
     one.set("t", 1, ttl=10)
     other["b"] = "mine"
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         one.copy_to(other)
     assert dict(other) == {"b": "mine"}
     assert one.copy_to(other, overwrite=True) == 3
@@ -191,7 +191,7 @@ def test_copying_and_moving(store: Store, clock: Clock) -> None:
     assert (dict(other), dict(third)) == ({}, {"a": 1, "b": {"x": 1}})
     assert other.move_to(third) == 0
     for wrong in (one, "agent:x", None):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             one.copy_to(wrong)  # type: ignore[arg-type]
 
 

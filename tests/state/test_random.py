@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from holdfast import MISSING
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import ConflictError, NotFoundError
 from holdfast.state import writer
 from holdfast.state.scope_state import State
 from tests.codec.values import identical
@@ -78,7 +78,7 @@ class Machine(RuleBasedStateMachine):
         held = self.model.live(scope, self.now).get(key)
         expected = (held.version if held else 0) + off
         if off:
-            with pytest.raises(Conflict):
+            with pytest.raises(ConflictError):
                 self.state(scope).set(key, value, expected=expected)
         else:
             self.state(scope).set(key, value, expected=expected)
@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
     def expire(self, scope: str, key: str, ttl: int | None) -> None:
         held = self.model.live(scope, self.now).get(key)
         if held is None:
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 self.state(scope).expire(key, ttl)
         else:
             self.state(scope).expire(key, ttl)
@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         state, target = self.state(scope), self.state(other)
         act = state.move_to if away else state.copy_to
         if not overwrite and source.keys() & self.model.live(other, self.now).keys():
-            with pytest.raises(Conflict):
+            with pytest.raises(ConflictError):
                 act(target)
             return
         assert act(target, overwrite=overwrite) == len(source)
@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
                 for (scope, key), value in writes.items():
                     together.state(scope)[key] = value
                     same(together.state(scope)[key], value)
-        except Conflict:
+        except ConflictError:
             assert stale
             return
         assert not stale

@@ -16,7 +16,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import LINES, LINKS, SPACES, STEPS
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, Point
-from holdfast.errors import Conflict, Denied, Invalid, NotFound
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.state.expiry import lapse
 from holdfast.state.sessions import lifecycle
 from holdfast.state.sessions.records import LAPSE, Records
@@ -60,10 +60,10 @@ def test_a_session_has_a_scope_of_its_own_inside_that_of_its_user(store: Store) 
 
 def test_an_id_is_used_once(store: Store) -> None:
     store.sessions.start("s1", user="alice")
-    with pytest.raises(Conflict, match="there is a session of this id"):
+    with pytest.raises(ConflictError, match="there is a session of this id"):
         store.sessions.start("s1", user="bob")
     store.sessions.end("s1")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.sessions.start("s1")
     store.sessions.delete("s1")
     store.sessions.start("s1")
@@ -91,9 +91,9 @@ def test_delete_removes_the_state_its_history_and_all_inside(store: Store) -> No
     assert rows_of(store, f"{MARK}user:u/session:s1") == {"lines": 1, "links": 1}
     assert rows_of(store, f"{MARK}user:u/session:s1/workflow:w") == {}
     assert dict(store.state(user="u", session="s10")) == {"c": 3}
-    with pytest.raises(NotFound, match="deleted when it ended"):
+    with pytest.raises(NotFoundError, match="deleted when it ended"):
         store.sessions.resume("s1")
-    with pytest.raises(NotFound, match="not archived"):
+    with pytest.raises(NotFoundError, match="not archived"):
         store.sessions.archived("s1")
 
 
@@ -115,7 +115,7 @@ def test_an_ended_session_takes_no_writes_through_any_handle(store: Store, on_en
         session.touch,
     ):
         store.state(agent="out")["k"] = 3
-        with pytest.raises(Denied) as refused:
+        with pytest.raises(DeniedError) as refused:
             write()
         assert refused.value.code == "session-ended"
 
@@ -123,7 +123,7 @@ def test_an_ended_session_takes_no_writes_through_any_handle(store: Store, on_en
         together.state(agent="out").set("k", 4)
         together.state(user="u", session="s1").set("k", 4)
 
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.transact(both)
     assert store.state(agent="out")["k"] == 3
     assert dict(state) == before == ({"k": 1} if on_end == "keep" else {})
@@ -141,7 +141,7 @@ def test_archive_puts_the_state_away_and_resume_brings_it_back_as_it_was(store: 
     assert store.sessions.archived("s1") == {"a": {"deep": [1, 2]}, "b": 1, "long": 1, "short": 1}
     assert store.sessions.archived("s1", "user:u/session:s1/agent:x") == {"k": "v"}
     assert store.sessions.archived("s1", "user:u/session:s1/agent:y") == {}
-    with pytest.raises(Invalid, match="none of the session's"):
+    with pytest.raises(InvalidError, match="none of the session's"):
         store.sessions.archived("s1", "user:u")
     store.prune(keep_last=1)
     clock.now += 120 * SECOND
@@ -164,7 +164,7 @@ def test_a_session_that_was_kept_is_read_and_resumed(store: Store) -> None:
     store.sessions.resume("s1").state["k"] = 2
     empty = store.sessions.start("empty", on_end="keep")
     empty.end()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         empty.state["k"] = 1
 
 
@@ -207,7 +207,7 @@ def test_one_that_lasted_for_as_long_as_it_may_comes_back_only_anew(store: Store
     store.sessions.start("gone", ttl=60)
     store.sessions.start("kept", ttl=60, on_end="archive").state["k"] = 1
     clock.now += HOUR
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.sessions.resume("gone")
     again = store.sessions.resume("kept")
     assert dict(again.state) == {"k": 1}
@@ -252,7 +252,7 @@ def test_records_and_archives_go_after_their_retention(store: Store, clock: Cloc
     assert ids(store.sessions.list()) == ["keep"]
     for gone in ("delete", "archive"):
         assert rows_of(store, f"{MARK}session:{gone}") == {}
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.sessions.get(gone)
     assert dict(store.state(session="keep")) == {"k": 1}
     store.sessions.delete("keep")
@@ -270,7 +270,7 @@ def test_what_is_held_stays_and_does_not_keep_others_from_being_collected(store:
     assert store.sessions.collect(limit=1) == (1, 0, 0, 0)
     assert dict(store.state(session="held")) == {"k": 1}
     assert ids(store.sessions.list(status="expired")) == ["held"]
-    with pytest.raises(Denied, match="held"):
+    with pytest.raises(DeniedError, match="held"):
         store.sessions.end("held")
     run(store.engine.holds.release(line, None))
     clock.now += HOUR
@@ -333,13 +333,13 @@ def test_wrong_use_is_said(store: Store) -> None:
         lambda: store.sessions.collect(limit=-1),
         lambda: store.sessions.get("\0"),
     ):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             wrong()
     for missing in (store.sessions.get, store.sessions.resume, store.sessions.end, store.sessions.touch):
-        with pytest.raises(NotFound, match="no such session"):
+        with pytest.raises(NotFoundError, match="no such session"):
             missing("nobody")
     store.sessions.start("s")
-    with pytest.raises(Invalid, match="not for its user to say"):
+    with pytest.raises(InvalidError, match="not for its user to say"):
         store.sessions.end("s", "expired")
     assert run(store.engine.ground.backend.read([Scan(LINKS, ("", f"{MARK}session:s"))])) == [[]]
     assert run(store.engine.ground.backend.read([Get(LINES, [("", f"{MARK}session:s")])])) == [[]]
@@ -379,7 +379,7 @@ def test_a_scope_made_at_the_last_moment_shares_the_end(store: Store, monkeypatc
             patched.setattr(lifecycle.Ends, "_ended", ended)
             session.end()
         assert dict(late) == {}
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             late["k"] = 3
     assert store.sessions.archived("archive", "session:archive/agent:late") == {"k": 2}
     assert store.sessions.resume("archive").state["k"] == 1
@@ -427,7 +427,7 @@ def test_who_is_interrupted_by_others_goes_on_with_what_they_made(store: Store, 
     numbers = count()
     with (
         interference(lambda: store.sessions.update("s1", {"n": next(numbers)}), times=None),
-        pytest.raises(Conflict, match="changed 100 times"),
+        pytest.raises(ConflictError, match="changed 100 times"),
     ):
         getattr(store.sessions, action if action != "end" else "delete")("s1", *given)
 
@@ -462,7 +462,7 @@ def test_a_copy_of_the_store_knows_what_has_ended(store: Store) -> None:
     assert store.copy_to(copy).changing == ()
     for on_end in ("delete", "archive", "keep"):
         for scope in (copy.state(session=on_end), copy.state(session=on_end, agent="x")):
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 scope["k"] = 3
     assert dict(copy.sessions.resume("archive").state) == {"k": 1}
     assert copy.state(session="archive", agent="x")["b"] == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Denied, NotFound, Veto
+from holdfast.errors import DeniedError, NotFoundError, VetoError
 from holdfast.hooks import Call
 from holdfast.state.artifacts.api import Source
 from holdfast.store.store import Store
@@ -35,7 +35,7 @@ def test_an_identity_manages_the_sessions_below_its_own_path(store: Store) -> No
     alice.sessions.touch("s1")
     alice.sessions.update("s1", {"k": 1})
     store.acting_as(user="alice", session="s1").state(user="alice", session="s1")["k"] = 1
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         dict(session.state)  # her sessions are identities of their own: what is in them is theirs
     session.end()
     alice.sessions.resume("s1")
@@ -65,7 +65,7 @@ def test_others_get_nothing_of_a_session_and_each_try_is_noted(store: Store, who
     tries = [*every_try(other, "s1"), *every_try(other, "s2"), *every_try(other, "none")]
     tries += [lambda: other.sessions.start("s3", user="alice"), lambda: other.sessions.collect()]
     for attempt in tries:
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             attempt()
     assert other.sessions.list() == other.sessions.list(user="alice") == []
     assert len([each for each in denied(store) if each[0] == who]) == len(tries)
@@ -87,10 +87,10 @@ def test_who_lives_in_a_session_sees_and_touches_it_and_no_more(store: Store) ->
         lambda: inside.sessions.get("s2"),
         lambda: inside.state(user="alice", session="s2").get("k"),
     ):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             attempt()
     store.sessions.end("s1")
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(DeniedError) as refused:
         inside.state(user="alice", session="s1", agent="writer")["k"] = 1
     assert refused.value.code == "session-ended"
 
@@ -99,17 +99,17 @@ def test_read_only_and_granted(store: Store) -> None:
     reader = store.acting_as(user="alice", mode="read-only")
     store.sessions.start("s1", user="alice")
     assert reader.sessions.get("s1").user == "alice"
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         reader.sessions.start("s2", user="alice")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         reader.sessions.end("s1")
     helper = store.acting_as(agent="helper")
     grant = store.access.grant("agent:helper", "both", "user:alice/session:s1")
     helper.sessions.update("s1", {"by": "helper"})
     store.access.revoke(grant)
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         helper.sessions.get("s1")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.sessions.get("s9")
 
 
@@ -131,11 +131,11 @@ def test_an_artifact_is_of_who_registered_it(store: Store) -> None:
             lambda id=id: other.artifacts.changes(id),
             lambda id=id: other.artifacts.using(id).__enter__(),
         ):
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 attempt()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         other.artifacts.of("agent:writer")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.acting_as(agent="writer", mode="read-only").artifacts.register(b"3")
     assert len(denied(store)) == 26
     with writer.artifacts.using("w"):
@@ -146,7 +146,7 @@ def test_an_artifact_is_of_who_registered_it(store: Store) -> None:
     assert len(store.artifacts.changes("w")) == 2
     store.access.grant("agent:other", "read", "agent:writer", keys="artifacts/*")
     assert other.artifacts.read("w") == b"1"
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         other.artifacts.delete("w")
     writer.artifacts.delete("w")
     assert [each.id for each in store.artifacts.list()] == ["owner"]
@@ -166,7 +166,7 @@ def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
         seen.append((call.point, call.scope, call.key))
         call.note(checked=True)
         if call.value.get("bad"):
-            raise Veto("no bad sessions")
+            raise VetoError("no bad sessions")
         return {**call.value, "through": call.point}
 
     store.sessions.start("s1", user="u", agent="a", idle=60, on_end="archive")
@@ -179,9 +179,9 @@ def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
     assert store.sessions.get("s1").metadata == {"through": "session.end"}
     points = ["start", "resume", "expire", "restore", "end"]
     assert seen == [(f"session.{point}", "user:u/session:s1/agent:a", "s1") for point in points]
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         store.sessions.start("s2", metadata={"bad": 1})
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.sessions.get("s2")
     rows = store.audit(kind="session", limit=100)
     assert {row.action for row in rows} == set(points)
@@ -192,7 +192,7 @@ def test_hooks_of_sessions(store: Store, clock: Clock) -> None:
 def test_a_hook_may_object_to_the_end_of_a_session(store: Store, clock: Clock) -> None:
     @store.hooks.before("session.expire", inline=True)
     def never(call: Call) -> None:
-        raise Veto("not this one")
+        raise VetoError("not this one")
 
     store.sessions.start("s1", ttl=60).state["k"] = 1
     clock.now += HOUR
@@ -206,7 +206,7 @@ def test_hooks_of_artifacts(store: Store) -> None:
     @store.hooks.before("artifact.register", inline=True)
     def describe(call: Call) -> Any:
         if call.metadata["size"] > 3:
-            raise Veto("too large")
+            raise VetoError("too large")
         call.note(size=call.metadata["size"])
         return {**call.value, "type": "checked", "metadata": {"n": 1}}
 
@@ -217,7 +217,7 @@ def test_hooks_of_artifacts(store: Store) -> None:
     made = store.artifacts.register(b"1", id="a", type="t", producer="p")
     assert (made.type, made.producer, made.metadata) == ("checked", "p", {"n": 1})
     assert [each.id for each in store.artifacts.list(type="checked")] == ["a"]
-    with pytest.raises(Veto):
+    with pytest.raises(VetoError):
         store.artifacts.register_many([Source(b"2", "b"), Source(b"long", "c")])
     assert [each.id for each in store.artifacts.list()] == ["a"]
     assert done == [("a", "checked")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.state.artifacts.content import CHUNK
 from tests.servers.places import KINDS, place
 from tests.support.nightly import mostly_nightly
@@ -29,7 +29,7 @@ def test_sessions_and_artifacts(kind: str, tmp_path: Path) -> None:
             inside = store.state(user="u", session=on_end, agent="x")
             assert dict(inside) == ({"b": 2} if on_end == "keep" else {})
             for scope in (inside, store.state(user="u", session=on_end)):
-                with pytest.raises(Denied):
+                with pytest.raises(DeniedError):
                     scope["k"] = 2
         again = store.sessions.resume("archive")
         assert dict(again.state) == {"k": 1, "large": "x" * 70_000}

@@ -12,7 +12,7 @@ from holdfast.backends.interface import Backend
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.sqlite import SQLite
-from holdfast.errors import Conflict, Denied, NotFound, Veto
+from holdfast.errors import ConflictError, DeniedError, NotFoundError, VetoError
 from holdfast.hooks.context import Call
 from holdfast.state.sessions.records import OnEnd
 from holdfast.store.store import Store
@@ -85,10 +85,10 @@ class Run:
         """Do the first, and the second at a moment of it."""
 
         def other() -> None:
-            with suppress(Conflict, Denied, NotFound):
+            with suppress(ConflictError, DeniedError, NotFoundError):
                 self.do(second, self._other)
 
-        with moment.interfere(self._interfering, other), suppress(Conflict, Denied, NotFound):
+        with moment.interfere(self._interfering, other), suppress(ConflictError, DeniedError, NotFoundError):
             self.do(first, self._store)
 
     def check(self) -> None:
@@ -96,7 +96,7 @@ class Run:
         store = self.fresh()
         try:
             session = store.sessions.get("s")
-        except NotFound:
+        except NotFoundError:
             session = None
         live = [scope for scope in SCOPES if dict(store.state(session="s", **scope))]
         if session is None or (session.ended and self.on_end == "delete"):
@@ -145,9 +145,9 @@ def test_a_session_that_ends_meanwhile_is_not_restored_if_hooks_object() -> None
 
     @store.hooks.before("session.restore", inline=True)
     def objects(_: Call) -> None:
-        raise Veto("not again")
+        raise VetoError("not again")
 
-    with pytest.raises(Veto), backend.interfere(session.end, "any", at=2):
+    with pytest.raises(VetoError), backend.interfere(session.end, "any", at=2):
         store.sessions.resume("s")
     assert store.sessions.get("s").status == "archived"
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from tests.state.kit import Clock, awaited, store_on
 from tests.support.interference import InterferingBackend
 
@@ -24,7 +24,7 @@ def store() -> Iterator[Store]:
 
 
 @contextmanager
-def refused(error: type[Exception] = Conflict) -> Iterator[pytest.ExceptionInfo[Any]]:
+def refused(error: type[Exception] = ConflictError) -> Iterator[pytest.ExceptionInfo[Any]]:
     """A transaction that ends with an error."""
     with pytest.raises(error) as caught:
         yield caught
@@ -57,7 +57,7 @@ def test_all_or_none(store: Store) -> None:
     with refused(KeyError), store.transaction() as together:
         together.state(agent="a")["none"]
     assert dict(a) == {"n": 7}
-    with pytest.raises(Invalid, match="not open"):
+    with pytest.raises(InvalidError, match="not open"):
         together.state(agent="a")
 
 
@@ -172,9 +172,9 @@ def test_transact_begins_anew(store: Store) -> None:
         together.state(agent="a")["n"] += 1
         a["n"] += 1
 
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.transact(never, attempts=2)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.transact(work, attempts=0)
 
 
@@ -204,11 +204,11 @@ def test_asyncio(store: Store) -> None:
         async with astore.transaction() as together:
             together.state(agent="a").delete("n")
         assert not await astore.state(agent="a").has("n")
-        with pytest.raises(Invalid, match="async with"), astore.transaction():
+        with pytest.raises(InvalidError, match="async with"), astore.transaction():
             pass
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             await astore.transact(_never, attempts=1)
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await astore.transact(work, attempts=0)
 
     async def _never(together: Any) -> None:
@@ -219,7 +219,7 @@ def test_asyncio(store: Store) -> None:
     asyncio.run(go())
 
     async def wrong() -> None:
-        with pytest.raises(Invalid, match="`with`"):
+        with pytest.raises(InvalidError, match="`with`"):
             async with store.transaction():
                 pass
 

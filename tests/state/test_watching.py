@@ -24,7 +24,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.engine.guard import FREELY, Guard, Permit
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Denied, Invalid
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.handle import Handle
 from holdfast.state.scope_state import State
 from holdfast.state.watcher import Changed
@@ -379,7 +379,7 @@ class Closed(Guard):
     async def allow(self, action: Any, scope: Scope, keys: Any) -> Permit:
         self.asked.append((str(scope), tuple(keys)))
         if str(scope) in self.shut:
-            raise Denied(f"{action} is not allowed", where=str(scope))
+            raise DeniedError(f"{action} is not allowed", where=str(scope))
         return FREELY
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
@@ -402,9 +402,9 @@ def test_a_right_that_is_revoked_ends_the_watch(store: Store) -> None:
     assert guard.seen == ["agent:a k"]
     store.state(agent="a")["k"] = 2
     guard.shut.add("agent:a")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         watch.poll()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         next(watch)
     guard.shut.clear()
     assert [change.value for change in watch.poll()] == [2]
@@ -425,7 +425,7 @@ def test_nested_scopes_that_may_not_be_read_are_left_out(store: Store) -> None:
     guard.shut.clear()
     assert [change.value for change in watch.poll()] == ["x"], "from the moment on that it may be read"
     guard.shut.add("agent:a/tool:y")
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         watch.poll()
 
 
@@ -437,16 +437,16 @@ def test_wrong_cursors(store: Store) -> None:
     state["k"] = 1
     cursor, nested = state.watch().cursor, state.watch(nested=True).cursor
     for wrong in ("nonsense", "bm9uc2Vuc2U=", "%", cursor[:-4]):
-        with pytest.raises(Invalid, match="no cursor"):
+        with pytest.raises(InvalidError, match="no cursor"):
             state.watch(cursor=wrong)
-    with pytest.raises(Invalid, match="another watch"):
+    with pytest.raises(InvalidError, match="another watch"):
         state.watch(cursor=nested)
-    with pytest.raises(Invalid, match="another watch"):
+    with pytest.raises(InvalidError, match="another watch"):
         state.watch(cursor=cursor, nested=True)
-    with pytest.raises(Invalid, match="another watch"):
+    with pytest.raises(InvalidError, match="another watch"):
         store.state(agent="b").watch(cursor=cursor)
     for timeout in (-1, "1", None, True, float("nan")):
-        with pytest.raises(Invalid, match="timeout"):
+        with pytest.raises(InvalidError, match="timeout"):
             state.watch().poll(timeout)  # type: ignore[arg-type]
     assert repr(state.watch()) == "<Watch of agent:a>"
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore, Store
-from holdfast.errors import Config, Conflict, Invalid, NotFound, Unavailable
+from holdfast.errors import ConfigError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from holdfast.store.store import Operations
 from holdfast.store.threads import Basics
 
@@ -46,15 +46,15 @@ def test_every_operation_is_awaited(url: str) -> None:
         assert [each.thread for each in together.checkpoints] == ["t", "u"]
         await store.compact("t")
         assert await store.delete("t")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await store.get("t")
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             await store.fork("u", branch="main")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await store.put("u", {}, on_conflict="nonsense")
         await store.close()
         await store.close()
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await store.get("u")
 
     run(go())
@@ -83,7 +83,7 @@ def test_a_failing_block_saves_nothing(url: str) -> None:
                     together.put("t", {"n": 1})
                     raise ZeroDivisionError
             assert await store.threads() == []
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await store.threads()
 
     run(go())
@@ -92,9 +92,9 @@ def test_a_failing_block_saves_nothing(url: str) -> None:
 def test_opening_fails_when_awaited() -> None:
     async def go() -> None:
         for url, cache_bytes in (("nonsense://", 0), ("memory://", -1)):
-            with pytest.raises(Config):
+            with pytest.raises(ConfigError):
                 await holdfast.aopen(url, cache_bytes=cache_bytes)
-            with pytest.raises(Config):
+            with pytest.raises(ConfigError):
                 async with holdfast.aopen(url, cache_bytes=cache_bytes):
                     pass
 

@@ -21,7 +21,7 @@ from holdfast import (
     Store,
 )
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Config, Invalid, NotFound
+from holdfast.errors import ConfigError, InvalidError, NotFoundError
 from holdfast.store.auto_checkpoint import Moment
 from tests.store.stores import aover
 from tests.support.interference import InterferingBackend
@@ -173,7 +173,7 @@ def test_by_hand(store: Store) -> None:
 
 @pytest.mark.parametrize("make", [lambda: EveryStep(0), lambda: Interval(-1)], ids=["steps", "seconds"])
 def test_policies_that_make_no_sense(make: Any) -> None:
-    with pytest.raises(Config, match="a policy saves .*, not"):
+    with pytest.raises(ConfigError, match="a policy saves .*, not"):
         make()
 
 
@@ -262,7 +262,7 @@ def test_an_agent_takes_a_state_on(store: Store) -> None:
     again.notes.append("other")
     again.step_done()
     assert store.get("t").state == {"notes": ["one", "other"]}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         Researcher().attach(store, "nobody").restore()
 
 
@@ -293,7 +293,7 @@ def test_an_agent_without_a_store_says_so() -> None:
         lambda: agent.happened("x"),
     ]
     for use in uses:
-        with pytest.raises(Invalid, match=r'no store to save to. Call attach\(store, "thread"\) first'):
+        with pytest.raises(InvalidError, match=r'no store to save to. Call attach\(store, "thread"\) first'):
             use()
 
 

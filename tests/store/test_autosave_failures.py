@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import HoldfastError, Invalid, Unsupported
+from holdfast.errors import HoldfastError, InvalidError, UnsupportedError
 
 BAD: dict[str, Any] = {"client": object()}
 
@@ -16,7 +16,7 @@ BAD: dict[str, Any] = {"client": object()}
 def test_a_last_save_that_fails_is_told() -> None:
     with (
         holdfast.open("memory://") as store,
-        pytest.raises(Unsupported),
+        pytest.raises(UnsupportedError),
         holdfast.Autosave(store, "t", lambda: BAD, holdfast.OnEvent("x")) as autosave,
     ):
         autosave.step()
@@ -60,7 +60,7 @@ def test_steps_that_could_not_be_saved_count_on() -> None:
 def test_transactions_are_entered_as_the_store_is_used() -> None:
     async def go() -> None:
         async with holdfast.aopen("memory://") as store:
-            with pytest.raises(Invalid, match="async with"), store.transaction():
+            with pytest.raises(InvalidError, match="async with"), store.transaction():
                 pass
 
     asyncio.run(go())
@@ -70,7 +70,7 @@ def test_transactions_are_entered_as_the_store_is_used() -> None:
             async with store.transaction():
                 pass
 
-        with pytest.raises(Invalid, match="entered with `with`"):
+        with pytest.raises(InvalidError, match="entered with `with`"):
             asyncio.run(wrong())
         together = store.transaction()
         for n in (1, 2):

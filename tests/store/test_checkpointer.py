@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncCheckpointer, Checkpointer, Store
-from holdfast.errors import Invalid, Unsupported
+from holdfast.errors import InvalidError, UnsupportedError
 
 WITHOUT = """
 import sys
@@ -143,13 +143,13 @@ def test_a_deleted_thread_has_no_writes_left(saver: Checkpointer) -> None:
 
 def test_bad_writes_are_refused_whole(saver: Checkpointer) -> None:
     id = saver.put("t", {})
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedError):
         saver.put_writes("t", id, [("c", 1), ("d", object())], task_id="x")
-    with pytest.raises(Invalid, match="id of a task"):
+    with pytest.raises(InvalidError, match="id of a task"):
         saver.put_writes("t", id, [("c", 1)], task_id="\ud800")
-    with pytest.raises(Invalid, match="path of a task"):
+    with pytest.raises(InvalidError, match="path of a task"):
         saver.put_writes("t", id, [("c", 1)], task_id="x", task_path="x" * 2000)
-    with pytest.raises(Invalid, match="name of a channel is a string, not int"):
+    with pytest.raises(InvalidError, match="name of a channel is a string, not int"):
         saver.put_writes("t", id, [(5, 1)], task_id="x")  # type: ignore[list-item]
     found = saver.get_tuple("t", id)
     assert found is not None

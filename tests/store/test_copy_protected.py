@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.memory import Memory
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.engine.lines import store_on
 
@@ -36,7 +36,7 @@ def test_holds_and_pins_stay_and_come_along(stores: tuple[Store, Store, list[str
     assert target.get("t").state == {"n": 4}
     assert not source.verify().findings
     assert not target.verify().findings
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         target.delete("t")
 
 
@@ -48,7 +48,7 @@ def test_what_is_kept_there_is_not_pruned_by_a_copy(how: str, stores: tuple[Stor
     else:
         target.pin("t", ids[0], reason="evidence")
     source.prune(keep_last=2)
-    with pytest.raises(Denied, match=f"a {how} keeps there"):
+    with pytest.raises(DeniedError, match=f"a {how} keeps there"):
         source.copy_to(target)
     assert target.get("t", ids[0]).state == {"n": 0}
     assert not target.verify().findings
@@ -68,5 +68,5 @@ def test_a_pin_elsewhere_does_not_keep_what_is_not_pinned(stores: tuple[Store, S
     source.copy_to(target)
     assert [each.id for each in target.log("t")] == [ids[3], ids[2]]
     assert [each.id for each in target.pins("t")] == [ids[3]]
-    with pytest.raises(holdfast.NotFound):
+    with pytest.raises(holdfast.NotFoundError):
         target.get("t", ids[0])

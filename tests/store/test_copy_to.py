@@ -30,7 +30,14 @@ from holdfast.engine.integrity.verify import verify
 from holdfast.engine.leases import Lease
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import Line, node_row
-from holdfast.errors import Conflict, Corrupt, Invalid, Transient, Unavailable, Unsupported
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    TransientError,
+    UnavailableError,
+    UnsupportedError,
+)
 from holdfast.store.checkpointer import Checkpointer
 from holdfast.store.store import Store
 from tests.codec.values import identical
@@ -140,12 +147,12 @@ def test_tenants_stay_apart() -> None:
     report = stores["a"].copy_to(Store(target.engine, "a"))
     assert report.threads == 1
     assert log_of(backend_of(target)) == log_of(on, "a")
-    with pytest.raises(Invalid, match="opened for tenant ''"):
+    with pytest.raises(InvalidError, match="opened for tenant ''"):
         stores["a"].copy_to(target)
     report = stores[""].copy_to(target, tenants="all")
     assert (report.threads, report.skipped) == (3, 1)
     assert log_of(backend_of(target)) == log_of(on)
-    with pytest.raises(Invalid, match="'own' or 'all'"):
+    with pytest.raises(InvalidError, match="'own' or 'all'"):
         stores[""].copy_to(target, tenants="some")
 
 
@@ -215,7 +222,7 @@ def test_any_history_reads_the_same_at_every_checkpoint(script: list[Any], fold_
     prune(source, dropping_ids(*stub))
     try:
         source.copy_to(target)
-    except Conflict:
+    except ConflictError:
         # Checkpoints at the end of a branch went for good, and might be the other's own.
         target.delete("t")
         source.copy_to(target)
@@ -251,9 +258,9 @@ def test_it_goes_on_wherever_it_was_interrupted() -> None:
     source.copy_to(store_on(whole))
     for nth in range(1, whole.applies + 1):
         for when in ("before", "after"):
-            fault = Fault("apply", nth, lambda: Unavailable("killed"), when)
+            fault = Fault("apply", nth, lambda: UnavailableError("killed"), when)
             on = Memory()
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 source.copy_to(store_on(Faults(on, [fault])))
             left = store_on(on)
             for thread in left.threads():
@@ -286,8 +293,8 @@ def test_what_changed_since_goes_on_wherever_it_was_interrupted(how: str) -> Non
         for when in ("before", "after"):
             on = Memory()
             source = changed(on)
-            with pytest.raises(Unavailable):
-                source.copy_to(showing(Faults(on, [Fault("apply", nth, lambda: Unavailable("killed"), when)])))
+            with pytest.raises(UnavailableError):
+                source.copy_to(showing(Faults(on, [Fault("apply", nth, lambda: UnavailableError("killed"), when)])))
             source.copy_to(showing(on))
             check_same(source, store_on(on))
             check_rows(on)
@@ -414,7 +421,7 @@ def test_what_is_saved_there_meanwhile_is_not_written_over() -> None:
         return any(change.space is STEPS for change in batch)
 
     theirs = on.interfere(lambda: there.put("t", {"theirs": 1}, branch="main"), where=of_steps)
-    with pytest.raises(Conflict, match="that it has not here"), theirs:
+    with pytest.raises(ConflictError, match="that it has not here"), theirs:
         source.copy_to(store_on(on))
     assert store_on(on.inner).get("t").state == {"theirs": 1}
     assert run(verify(Ground(on.inner), Line("", "t"))).findings == []
@@ -442,7 +449,7 @@ def test_nothing_is_written_over_another_history() -> None:
     source.put("t", {"n": 1})
     target.put("t", {"other": 1})
     before = log_of(backend_of(target))
-    with pytest.raises(Conflict, match="another thread of this name"):
+    with pytest.raises(ConflictError, match="another thread of this name"):
         source.copy_to(target)
     assert log_of(backend_of(target)) == before
 
@@ -453,10 +460,10 @@ def test_nothing_is_written_over_what_went_on_by_itself() -> None:
     source.copy_to(target)
     target.put("t", {"n": 2})
     before = log_of(backend_of(target))
-    with pytest.raises(Conflict, match="that it has not here"):
+    with pytest.raises(ConflictError, match="that it has not here"):
         source.copy_to(target)
     source.put("t", {"n": 3})
-    with pytest.raises(Conflict, match="that it has not here"):
+    with pytest.raises(ConflictError, match="that it has not here"):
         source.copy_to(target)
     assert log_of(backend_of(target)) == before
 
@@ -465,9 +472,9 @@ def test_a_store_is_not_copied_to_itself(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/one.db"
     with holdfast.open(url) as store:
         for other in (store, url):
-            with pytest.raises(Invalid, match="to itself"):
+            with pytest.raises(InvalidError, match="to itself"):
                 store.copy_to(other)
-        with pytest.raises(Invalid, match="open already"):
+        with pytest.raises(InvalidError, match="open already"):
             store.copy_to(store, synchronous="normal")
 
 
@@ -499,7 +506,7 @@ def test_a_row_that_the_other_store_cannot_hold_is_told_before_anything_is_writt
     source.put("a", {"n": 1})
     chance = random.Random(4)
     source.put("t", {"many": [chance.randbytes(30_000) for _ in range(50)]})
-    with pytest.raises(Unsupported, match="over the limit of 1048576"):
+    with pytest.raises(UnsupportedError, match="over the limit of 1048576"):
         source.copy_to(store_on(narrow))
     assert not any(log_of(narrow.inner).values())
 
@@ -510,7 +517,7 @@ def test_of_a_thread_with_a_pending_write_that_is_too_large_nothing_is_left() ->
         source.put(thread, {"n": 1})
     written = Write("", "task", 0, "channel", source.engine.ground.codec.pack(random.Random(5).randbytes(1 << 21)))
     run(source.engine.writes.put(Line("", "t"), source.get("t").id, [written]))
-    with pytest.raises(Unsupported, match="thread 't', writes"):
+    with pytest.raises(UnsupportedError, match="thread 't', writes"):
         source.copy_to(store_on(narrow))
     assert {row.key[1] for rows in log_of(narrow.inner).values() for row in rows} == {"a"}
 
@@ -526,7 +533,7 @@ def test_a_damaged_thread_is_named_and_the_others_are_copied(space: Any) -> None
     body = bytearray(row.body)
     body[-1] ^= 1
     run(backend_of(source).apply([Put(space, row._replace(body=bytes(body)))]))
-    with pytest.raises(Corrupt, match="thread 'thread 1'"):
+    with pytest.raises(CorruptError, match="thread 'thread 1'"):
         source.copy_to(target)
     assert [each.thread for each in target.threads()] == ["thread 0", "thread 2"]
 
@@ -537,7 +544,7 @@ def test_what_is_missing_is_found_when_the_copy_is_verified(space: Any) -> None:
     fill(source)
     row = run(backend_of(source).read([Scan(space, ("", "thread 1"))]))[0][-1 if space is not STEPS else 2]
     run(backend_of(source).apply([Delete(space, row.key)]))
-    with pytest.raises(Corrupt, match="thread 'thread 1'"):
+    with pytest.raises(CorruptError, match="thread 'thread 1'"):
         source.copy_to(target)
 
 
@@ -557,7 +564,7 @@ class Lossy(Wrapper):
 def test_a_copy_that_was_not_kept_is_found_out() -> None:
     source, target = store_on(Memory(), fold_every=4), store_on(Lossy(Memory()))
     fill(source)
-    with pytest.raises(Corrupt, match="the copy is not what was copied .at thread 'thread 1'"):
+    with pytest.raises(CorruptError, match="the copy is not what was copied .at thread 'thread 1'"):
         source.copy_to(target)
 
 
@@ -594,11 +601,11 @@ def test_a_thread_that_is_deleted_before_the_end_is_not_said_to_be_wrong() -> No
 
 
 def test_a_failure_that_passes_does_not_leave_the_other_store_open(tmp_path: Path) -> None:
-    source = store_on(Faults(Memory(), [Fault("read", 5, lambda: Transient("away for a moment"))]))
+    source = store_on(Faults(Memory(), [Fault("read", 5, lambda: TransientError("away for a moment"))]))
     for n in range(3):
         source.put(f"t{n}", {"n": n})
     url = f"sqlite:///{tmp_path}/other.db"
-    with tempfile.TemporaryDirectory(), pytest.raises(Transient):
+    with tempfile.TemporaryDirectory(), pytest.raises(TransientError):
         source.copy_to(url)
     assert source.copy_to(url).threads == 3
     assert run(backend_of(source).read([Scan(LINES, (), limit=1)]))[0]

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Store
 from holdfast.backends.runtime.drivers import run
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from tests.engine.lines import KINDS, Clock, backend, store_on
 
 
@@ -116,11 +116,11 @@ def test_by_step(store: Store) -> None:
     store.put("t", {"n": "b1"}, branch="b")
     assert [store.get("t", branch="b", step=n).state["n"] for n in range(5)] == [0, 1, 2, "b0", "b1"]
     assert store.get("t", branch="main", step=3).id == made[3].id
-    with pytest.raises(NotFound, match=r"no checkpoint with number 2 on branch 1 \(at thread 't'\).*log\(\)"):
+    with pytest.raises(NotFoundError, match=r"no checkpoint with number 2 on branch 1 \(at thread 't'\).*log\(\)"):
         store.get("t", branch="b", step=5)
-    with pytest.raises(NotFound, match="number 5"):
+    with pytest.raises(NotFoundError, match="number 5"):
         store.get("t", step=5)
-    with pytest.raises(Invalid, match="from 0 up, not -1"):
+    with pytest.raises(InvalidError, match="from 0 up, not -1"):
         store.get("t", step=-1)
 
 
@@ -137,7 +137,7 @@ def test_by_time(clocked: tuple[Store, Clock]) -> None:
     assert store.get("t", time=made[4].time.astimezone(zone)).state == {"n": 4}
     assert store.get("t", time=made[4].time.astimezone().replace(tzinfo=None)).state == {"n": 4}
     assert store.get("t", time=datetime(2100, 1, 1, tzinfo=UTC)).state == {"n": 9}
-    with pytest.raises(NotFound, match="no checkpoint of that time or before"):
+    with pytest.raises(NotFoundError, match="no checkpoint of that time or before"):
         store.get("t", time=made[0].time - timedelta(seconds=1))
     assert store.restore("t", time=made[3].time).metadata == {"restored": made[3].id}
 
@@ -201,12 +201,12 @@ def test_delete_takes_everything_along(store: Store) -> None:
     assert [each.thread for each in store.threads()] == ["other"]
     assert (store.log("t"), store.names("t"), store.tags("t")) == ([], {}, {})
     for look in (lambda: store.get("t"), lambda: store.get("t", first.id), lambda: store.thread("t")):
-        with pytest.raises(NotFound, match=r"no such thread.*thread 't'.*See threads\(\)"):
+        with pytest.raises(NotFoundError, match=r"no such thread.*thread 't'.*See threads\(\)"):
             look()
     again = store.put("t", {"n": 1}, name="n")
     assert (again.step, again.parent) == (0, None)
     assert store.get("t").state == {"n": 1}
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         store.get("t", branch="b")
 
 

@@ -13,7 +13,7 @@ import holdfast
 from holdfast import Store
 from holdfast.backends.memory import Memory
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.lazy_state import AsyncLazyState, LazyState
 from tests.store.stores import over
 
@@ -150,14 +150,14 @@ def test_what_is_not_there_or_no_list(store: Store) -> None:
     state = store.get("t", lazy=True).state
     with pytest.raises(KeyError, match="zz"):
         state["zz"]
-    with pytest.raises(NotFound, match=r"nothing there \(at d\['z'\]\['y'\]\)"):
+    with pytest.raises(NotFoundError, match=r"nothing there \(at d\['z'\]\['y'\]\)"):
         state.value("d", "z", "y")
-    with pytest.raises(NotFound, match=r"at l\[0\]"):
+    with pytest.raises(NotFoundError, match=r"at l\[0\]"):
         state.value("l", 0)
     for wrong in (state.length, state.slice):
-        with pytest.raises(Invalid, match=r"no list \(at d\)"):
+        with pytest.raises(InvalidError, match=r"no list \(at d\)"):
             wrong("d")
-        with pytest.raises(NotFound, match="at zz"):
+        with pytest.raises(NotFoundError, match="at zz"):
             wrong("zz")
 
 
@@ -195,7 +195,7 @@ def test_lazy_under_asyncio(url: str) -> None:
             assert await state.value("d", "k") == 1
             assert await state.length("messages") == 500
             assert not await state.has("d", "z")
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFoundError):
                 await state.value("z")
 
     asyncio.run(go())

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Store
 from holdfast.backends.memory import Memory
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from tests.store.stores import over
 
 
@@ -26,7 +26,9 @@ def test_a_name_belongs_to_one_checkpoint(store: Store) -> None:
     first = store.put("t", {"n": 1}, name="good")
     second = store.put("t", {"n": 2})
     store.name("t", "good", first.id)  # it has it already
-    with pytest.raises(Conflict, match=f"another checkpoint has the name 'good' .at checkpoint {first.id} .*move=True"):
+    with pytest.raises(
+        ConflictError, match=f"another checkpoint has the name 'good' .at checkpoint {first.id} .*move=True"
+    ):
         store.name("t", "good", second.id)
     store.name("t", "good", second.id, move=True)
     assert store.names("t") == {"good": second.id}
@@ -34,7 +36,7 @@ def test_a_name_belongs_to_one_checkpoint(store: Store) -> None:
 
 def test_a_checkpoint_whose_name_is_taken_is_not_saved(store: Store) -> None:
     store.put("t", {"n": 1}, name="good")
-    with pytest.raises(Conflict, match="has the name .at thread 't'.. Use another name"):
+    with pytest.raises(ConflictError, match="has the name .at thread 't'.. Use another name"):
         store.put("t", {"n": 2}, name="good")
     assert store.get("t").state == {"n": 1}
     assert len(store.log("t")) == 1
@@ -81,11 +83,11 @@ def test_tag_and_untag(store: Store) -> None:
 def test_what_is_not_there_gets_no_name(store: Store) -> None:
     store.put("t", {})
     for refer in (store.name, store.tag):
-        with pytest.raises(NotFound, match=r"no checkpoint with id 'nope' \(at thread 't'\).*log\(\)"):
+        with pytest.raises(NotFoundError, match=r"no checkpoint with id 'nope' \(at thread 't'\).*log\(\)"):
             refer("t", "x", "nope")
-        with pytest.raises(NotFound, match=r"'nobody'.*threads\(\)"):
+        with pytest.raises(NotFoundError, match=r"'nobody'.*threads\(\)"):
             refer("nobody", "x")
-    with pytest.raises(NotFound, match=r"no checkpoint has the name 'x' .*names\(\)"):
+    with pytest.raises(NotFoundError, match=r"no checkpoint has the name 'x' .*names\(\)"):
         store.get("t", name="x")
 
 
@@ -146,22 +148,22 @@ def test_names_of_branches(store: Store) -> None:
     store.put("t", {})
     store.fork("t", branch="b")
     for taken in ("b", "main"):
-        with pytest.raises(Conflict, match=f"has a branch '{taken}' already .at thread 't'.. Use another name"):
+        with pytest.raises(ConflictError, match=f"has a branch '{taken}' already .at thread 't'.. Use another name"):
             store.fork("t", branch=taken)
-    with pytest.raises(Invalid, match="name of a branch is not empty .at thread 't'."):
+    with pytest.raises(InvalidError, match="name of a branch is not empty .at thread 't'."):
         store.fork("t", branch="")
     looks: list[Callable[[], object]] = [
         lambda: store.get("t", branch="zz"),
         lambda: store.put("t", {}, branch="zz"),
     ]
     for look in looks:
-        with pytest.raises(NotFound, match=r"no branch 'zz' \(at thread 't'\). See branches\(\)"):
+        with pytest.raises(NotFoundError, match=r"no branch 'zz' \(at thread 't'\). See branches\(\)"):
             look()
-    with pytest.raises(NotFound, match=r"'nobody'.*threads\(\)"):
+    with pytest.raises(NotFoundError, match=r"'nobody'.*threads\(\)"):
         store.branches("nobody")
-    with pytest.raises(NotFound, match="'nobody'"):
+    with pytest.raises(NotFoundError, match="'nobody'"):
         store.fork("nobody", branch="b")
-    with pytest.raises(NotFound, match="'nope'"):
+    with pytest.raises(NotFoundError, match="'nope'"):
         store.fork("t", "nope", branch="c")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Checkpointer
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 
 
 def test_everything_is_there_again(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_what_is_deleted_stays_deleted(tmp_path: Path) -> None:
         store.put("t", {"n": 1})
         store.put("u", {"n": 1})
         store.delete("t")
-    with holdfast.open(url) as store, pytest.raises(NotFound):
+    with holdfast.open(url) as store, pytest.raises(NotFoundError):
         store.get("t")
 
 
@@ -55,7 +55,7 @@ def test_what_others_saved_is_seen(tmp_path: Path) -> None:
         two.update("t", {"l": [1, 2]})
         assert one.get("t").state == {"n": 1, "l": [1, 2]}
         two.delete("t")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             one.get("t")
         two.put("t", {"n": "new"})
         assert one.put("t", {"n": "newer"}).step == 1

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from holdfast import Store
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
 
@@ -99,7 +99,7 @@ def test_only_what_changed_is_stored(store: Store) -> None:
 
 def test_empty_states_are_fine_and_empty_names_are_not(store: Store) -> None:
     assert store.get("t", store.put("t", {}).id).state == {}
-    with pytest.raises(Invalid, match="name of a thread is not empty"):
+    with pytest.raises(InvalidError, match="name of a thread is not empty"):
         store.put("", {})
 
 
@@ -189,7 +189,7 @@ def test_an_id_taken_with_another_parent_is_refused(store: Store) -> None:
     store.put("t", {"a": 1}, id="1")
     store.put("t", {"a": 2}, id="2")
     store.put("t", {"a": 3}, id="3", parent="1")
-    with pytest.raises(Conflict, match=r"checkpoint 3 is there .*follows another one .*'t'.*under another id"):
+    with pytest.raises(ConflictError, match=r"checkpoint 3 is there .*follows another one .*'t'.*under another id"):
         store.put("t", {"a": 3}, id="3", parent="2")
     assert store.get("t", "3").parent == "1"
 
@@ -207,7 +207,7 @@ def test_two_writers_of_one_new_id_make_one_checkpoint_of_it() -> None:
 def test_the_same_content_again_with_a_taken_name_is_refused(store: Store) -> None:
     store.put("t", {"a": 1}, id="1", name="good")
     store.put("t", {"a": 2}, id="2")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.put("t", {"a": 2}, id="2", name="good")
 
 
@@ -217,7 +217,7 @@ def test_a_revision_with_a_taken_name_is_refused() -> None:
     store.put("t", {"a": 1}, id="1", name="good")
     store.put("t", {"a": 2}, id="2")
     backend.most_batches = 50
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         store.put("t", {"a": 3}, id="2", name="good")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Checkpoint, Store
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 
 
 def sees_nothing(store: Store, secret: Checkpoint) -> None:
@@ -29,7 +29,7 @@ def sees_nothing(store: Store, secret: Checkpoint) -> None:
         lambda: store.compact("chat"),
     ]
     for look in looks:
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             look()
     assert store.delete("chat") is False
 

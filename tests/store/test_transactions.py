@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 
 
 def test_all_are_saved_when_the_block_ends(store: Store) -> None:
@@ -20,7 +20,7 @@ def test_all_are_saved_when_the_block_ends(store: Store) -> None:
         together.update("worker", {"task": "search"}, remove=["done"], tags=["busy"])
         plan.append("too late")
         assert together.checkpoints == []
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.get("planner")
     planner, worker = together.checkpoints
     assert (planner.thread, worker.thread) == ("planner", "worker")
@@ -58,7 +58,7 @@ def test_a_block_that_fails_saves_nothing(store: Store) -> None:
     with pytest.raises(ZeroDivisionError), store.transaction() as together:  # noqa: PT012 - the block is what fails
         together.put("t", {"a": 1})
         together.put("u", {"a": 1 / 0})
-    with pytest.raises(Unsupported, match=r"a\.b"), store.transaction() as together:  # noqa: PT012 - the block is what fails
+    with pytest.raises(UnsupportedError, match=r"a\.b"), store.transaction() as together:  # noqa: PT012 - the block is what fails
         together.put("t", {"a": 1})
         together.put("u", {"a": {"b": object()}})
     assert (store.threads(), together.checkpoints) == ([], [])
@@ -82,7 +82,7 @@ FAILING: dict[str, dict[str, Any]] = {
 def test_one_that_fails_stops_all(store: Store, why: str, last: bool) -> None:
     store.put("b", {"n": 1}, id="1", name="taken")
     store.put("b", {"n": 2}, id="2")
-    with pytest.raises(Conflict) as caught, store.transaction() as together:  # noqa: PT012 - the block is what fails
+    with pytest.raises(ConflictError) as caught, store.transaction() as together:  # noqa: PT012 - the block is what fails
         if last:
             together.put("a", {"n": 1}, name="x", tags=["y"])
         together.put("b", {"n": 3}, **FAILING[why])
@@ -97,7 +97,7 @@ def test_one_that_fails_stops_all(store: Store, why: str, last: bool) -> None:
 
 def test_an_update_that_can_not_be_made_stops_all(store: Store) -> None:
     store.put("t", {"n": 1})
-    with pytest.raises(NotFound, match="nothing to remove"), store.transaction() as together:  # noqa: PT012 - the block is what fails
+    with pytest.raises(NotFoundError, match="nothing to remove"), store.transaction() as together:  # noqa: PT012 - the block is what fails
         together.put("new", {"n": 1})
         together.update("t", {}, remove=["zz"])
     assert [each.thread for each in store.threads()] == ["t"]
@@ -121,7 +121,7 @@ def test_several_branches_of_one_thread(store: Store) -> None:
 
 
 def test_one_id_twice_is_refused(store: Store) -> None:
-    with pytest.raises(Invalid), store.transaction() as together:  # noqa: PT012 - the block is what fails
+    with pytest.raises(InvalidError), store.transaction() as together:  # noqa: PT012 - the block is what fails
         together.put("t", {"n": 1}, id="1")
         together.put("t", {"n": 2}, id="1")
 
@@ -142,7 +142,7 @@ def test_a_reader_sees_all_or_none(url: str) -> None:
                 while not writing.done():
                     try:
                         second = (await store.get("b")).state["n"]
-                    except NotFound:
+                    except NotFoundError:
                         continue
                     finally:
                         await asyncio.sleep(0)

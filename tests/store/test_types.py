@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import AsyncStore, Checkpoint, Store
 from holdfast.backends.runtime.drivers import Async, Sync, arun, operation, run
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.store.checkpointer import AsyncCheckpointer, Checkpointer, CheckpointTuple
 from holdfast.store.store import Operations
 
@@ -58,7 +58,7 @@ class Adding:
 
     @operation
     async def fail(self) -> None:
-        raise NotFound("nothing")
+        raise NotFoundError("nothing")
 
 
 class SyncAdding(Sync, Adding):
@@ -74,9 +74,9 @@ def test_an_operation_is_called_or_awaited() -> None:
     assert asyncio.run(AsyncAdding().add(1)) == 2
     assert run(Adding.add(SyncAdding(), 5)) == 6
     assert Adding.add.__doc__ == SyncAdding().add.__doc__ == "Add."
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         SyncAdding().fail()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         asyncio.run(AsyncAdding().fail())
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Checkpoint, Store
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from tests.store.stores import over
 from tests.support.interference import InterferingBackend
 
@@ -22,7 +22,7 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
     def guarded(n: int) -> Any:
         try:
             return work(n)
-        except Conflict as error:
+        except ConflictError as error:
             return error
 
     with ThreadPoolExecutor(count) as pool:
@@ -92,11 +92,11 @@ def test_threads_with_one_new_id_make_one_checkpoint(store: Store) -> None:
 
 def test_a_name_has_one_winner(store: Store) -> None:
     ids = [store.put("t", {"n": n}).id for n in range(8)]
-    lost = [each for each in at_once(8, lambda n: store.name("t", "best", ids[n])) if isinstance(each, Conflict)]
+    lost = [each for each in at_once(8, lambda n: store.name("t", "best", ids[n])) if isinstance(each, ConflictError)]
     assert len(lost) == 7
-    lost = [each for each in at_once(8, lambda n: store.put("t", {}, name="new")) if isinstance(each, Conflict)]
+    lost = [each for each in at_once(8, lambda n: store.put("t", {}, name="new")) if isinstance(each, ConflictError)]
     assert len(lost) == 7
-    lost = [each for each in at_once(8, lambda n: store.fork("t", branch="b")) if isinstance(each, Conflict)]
+    lost = [each for each in at_once(8, lambda n: store.fork("t", branch="b")) if isinstance(each, ConflictError)]
     assert len(lost) == 7
     assert len(store.log("t")) == 9
     assert [each.name for each in store.branches("t")] == ["main", "b"]
@@ -131,7 +131,7 @@ def test_refuse_has_one_winner(store: Store) -> None:
     base = store.put("t", {"n": "base"})
     made = at_once(8, lambda n: store.put("t", {"n": n}, parent=base.id, on_conflict="refuse"))
     (winner,) = [each for each in made if isinstance(each, Checkpoint)]
-    losers = [each for each in made if isinstance(each, Conflict)]
+    losers = [each for each in made if isinstance(each, ConflictError)]
     assert len(losers) == 7
     assert f"another checkpoint follows {base.id} already (at thread 't'). Read the latest state" in str(losers[0])
     assert [each.id for each in store.log("t")] == [winner.id, base.id]
@@ -163,7 +163,7 @@ def test_an_update_without_a_parent_that_is_refused_changes_nothing() -> None:
     store, other = over(backend), over(backend)
     store.put("t", {"n": 0})
     theirs = backend.interfere(lambda: other.put("t", {"n": "theirs"}))
-    with pytest.raises(Conflict, match="another checkpoint follows"), theirs:
+    with pytest.raises(ConflictError, match="another checkpoint follows"), theirs:
         store.update("t", {"n": "mine"}, on_conflict="refuse")
     assert store.get("t").state == {"n": "theirs"}
     assert store.update("t", {"n": "mine"}, on_conflict="refuse").step == 2
@@ -204,6 +204,6 @@ def test_tasks_on_one_parent_make_branches(url: str) -> None:
                 return_exceptions=True,
             )
             assert sum(isinstance(each, Checkpoint) for each in refused) == 1
-            assert sum(isinstance(each, Conflict) for each in refused) == 7
+            assert sum(isinstance(each, ConflictError) for each in refused) == 7
 
     asyncio.run(go())

@@ -12,14 +12,14 @@ from langchain_core.messages import AIMessage
 import holdfast
 from holdfast import Store
 from holdfast.errors import (
-    CircularReference,
-    Config,
-    Conflict,
+    CircularReferenceError,
+    ConfigError,
+    ConflictError,
     HoldfastError,
-    Invalid,
-    NotFound,
-    Unavailable,
-    Unsupported,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
 )
 
 SURROGATE = "bad \ud800"
@@ -33,57 +33,81 @@ def circle() -> list[Any]:
 
 
 WRONG: dict[str, tuple[Callable[[Store], object], type[HoldfastError], str]] = {
-    "thread with surrogates": (lambda s: s.put(SURROGATE, {}), Invalid, "name of a thread is not text.*ud800"),
-    "thread too long": (lambda s: s.put(LONG, {}), Invalid, "at most 1024 bytes of UTF-8, and this one 1025.*shorter"),
-    "thread too long in bytes": (lambda s: s.get("é" * 513), Invalid, "and this one 1026"),
-    "thread no string": (lambda s: s.put(5, {}), Invalid, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
-    "thread None": (lambda s: s.log(None), Invalid, "is a string, not NoneType"),  # type: ignore[arg-type]
-    "id empty": (lambda s: s.put("t", {}, id=""), Invalid, "id of a checkpoint is not empty"),
-    "id with surrogates": (lambda s: s.put("t", {}, id=SURROGATE), Invalid, "id of a checkpoint is not text"),
-    "id too long": (lambda s: s.put("t", {}, id=LONG), Invalid, "id of a checkpoint has at most 1024"),
-    "name too long": (lambda s: s.put("t", {}, name=LONG), Invalid, "name of a checkpoint has at most 1024"),
-    "name no string": (lambda s: s.name("t", 5), Invalid, "name is a string, not int"),  # type: ignore[arg-type]
-    "tag with surrogates": (lambda s: s.put("t", {}, tags=["ok", SURROGATE]), Invalid, "tag is not text"),
-    "tag no string": (lambda s: s.tag("t", b"x"), Invalid, "tag is a string, not bytes"),  # type: ignore[arg-type]
-    "branch too long": (lambda s: s.fork("t", branch=LONG), Invalid, "name of a branch has at most 1024"),
-    "on_conflict": (lambda s: s.put("t", {}, on_conflict="merge"), Invalid, "'branch' or 'refuse', not 'merge'"),
-    "parent and branch": (lambda s: s.put("t", {}, parent="1", branch="main"), Invalid, "name one of them"),
-    "id and name": (lambda s: s.get("t", "1", name="x"), Invalid, "named in one way: by id, by revision, by name"),
-    "id and step": (lambda s: s.get("t", "1", step=0), Invalid, "named in one way"),
-    "name and branch": (lambda s: s.get("t", name="x", branch="main"), Invalid, "named in one way"),
-    "restore two ways": (lambda s: s.restore("t", "1", step=0), Invalid, "named in one way"),
-    "fork two ways": (lambda s: s.fork("t", "1", step=0, branch="b"), Invalid, "named in one way"),
+    "thread with surrogates": (lambda s: s.put(SURROGATE, {}), InvalidError, "name of a thread is not text.*ud800"),
+    "thread too long": (
+        lambda s: s.put(LONG, {}),
+        InvalidError,
+        "at most 1024 bytes of UTF-8, and this one 1025.*shorter",
+    ),
+    "thread too long in bytes": (lambda s: s.get("é" * 513), InvalidError, "and this one 1026"),
+    "thread no string": (lambda s: s.put(5, {}), InvalidError, "name of a thread is a string, not int .at 5."),  # type: ignore[arg-type]
+    "thread None": (lambda s: s.log(None), InvalidError, "is a string, not NoneType"),  # type: ignore[arg-type]
+    "id empty": (lambda s: s.put("t", {}, id=""), InvalidError, "id of a checkpoint is not empty"),
+    "id with surrogates": (lambda s: s.put("t", {}, id=SURROGATE), InvalidError, "id of a checkpoint is not text"),
+    "id too long": (lambda s: s.put("t", {}, id=LONG), InvalidError, "id of a checkpoint has at most 1024"),
+    "name too long": (lambda s: s.put("t", {}, name=LONG), InvalidError, "name of a checkpoint has at most 1024"),
+    "name no string": (lambda s: s.name("t", 5), InvalidError, "name is a string, not int"),  # type: ignore[arg-type]
+    "tag with surrogates": (lambda s: s.put("t", {}, tags=["ok", SURROGATE]), InvalidError, "tag is not text"),
+    "tag no string": (lambda s: s.tag("t", b"x"), InvalidError, "tag is a string, not bytes"),  # type: ignore[arg-type]
+    "branch too long": (lambda s: s.fork("t", branch=LONG), InvalidError, "name of a branch has at most 1024"),
+    "on_conflict": (lambda s: s.put("t", {}, on_conflict="merge"), InvalidError, "'branch' or 'refuse', not 'merge'"),
+    "parent and branch": (lambda s: s.put("t", {}, parent="1", branch="main"), InvalidError, "name one of them"),
+    "id and name": (lambda s: s.get("t", "1", name="x"), InvalidError, "named in one way: by id, by revision, by name"),
+    "id and step": (lambda s: s.get("t", "1", step=0), InvalidError, "named in one way"),
+    "name and branch": (lambda s: s.get("t", name="x", branch="main"), InvalidError, "named in one way"),
+    "restore two ways": (lambda s: s.restore("t", "1", step=0), InvalidError, "named in one way"),
+    "fork two ways": (lambda s: s.fork("t", "1", step=0, branch="b"), InvalidError, "named in one way"),
     "unknown id": (
         lambda s: s.get("t", "nope"),
-        NotFound,
+        NotFoundError,
         r"no checkpoint with id 'nope' \(at thread 't'\). .*log\(\)",
     ),
-    "unknown thread": (lambda s: s.get("nobody"), NotFound, r"no such thread.*'nobody'\). See threads\(\)"),
-    "unknown parent": (lambda s: s.put("t", {}, parent="nope"), NotFound, "no checkpoint with id 'nope'"),
-    "parent in a new thread": (lambda s: s.put("new", {}, parent="nope"), NotFound, "no such thread.*'new'"),
-    "compact nothing": (lambda s: s.compact("nobody"), NotFound, "'nobody'"),
-    "channel no string": (lambda s: s.put("t", {1: 2}), Invalid, "channel's name is a string, not int"),  # type: ignore[dict-item]
+    "unknown thread": (lambda s: s.get("nobody"), NotFoundError, r"no such thread.*'nobody'\). See threads\(\)"),
+    "unknown parent": (lambda s: s.put("t", {}, parent="nope"), NotFoundError, "no checkpoint with id 'nope'"),
+    "parent in a new thread": (lambda s: s.put("new", {}, parent="nope"), NotFoundError, "no such thread.*'new'"),
+    "compact nothing": (lambda s: s.compact("nobody"), NotFoundError, "'nobody'"),
+    "channel no string": (lambda s: s.put("t", {1: 2}), InvalidError, "channel's name is a string, not int"),  # type: ignore[dict-item]
     "value": (
         lambda s: s.put("t", {"messages": [1, 2, 3, AIMessage("x", additional_kwargs={"client": object()})]}),
-        Unsupported,
+        UnsupportedError,
         r"object can not be saved.*\(at messages\[3\].additional_kwargs.client\). .*holdfast.register",
     ),
-    "value in itself": (lambda s: s.put("t", {"a": circle()}), CircularReference, "a"),
-    "metadata": (lambda s: s.put("t", {}, metadata={"client": object()}), Unsupported, r"\(at client\)"),
-    "through a number": (lambda s: s.update("t", {("n", "x"): 1}), Invalid, r"no dict.*\(at n\)"),
-    "through a list": (lambda s: s.update("t", {("l", 0): 1}), Invalid, r"no dict.*\(at l\)"),
-    "through what is deeper": (lambda s: s.update("t", {("d", "k", "x"): 1}), Invalid, r"no dict.*\(at d\['k'\]\)"),
-    "remove through a list": (lambda s: s.update("t", {}, remove=[("l", 0)]), Invalid, r"no dict.*\(at l\)"),
-    "remove what is not there": (lambda s: s.update("t", {}, remove=["zz"]), NotFound, r"nothing to remove \(at zz\)"),
-    "remove a key not there": (lambda s: s.update("t", {}, remove=[("d", "z")]), NotFound, r"remove \(at d\['z'\]\)"),
-    "remove below nothing": (lambda s: s.update("t", {}, remove=[("z", "k")]), NotFound, r"remove \(at z\['k'\]\)"),
-    "remove in a new thread": (lambda s: s.update("new", {}, remove=["z"]), NotFound, "nothing to remove"),
-    "two changes": (lambda s: s.update("t", {"d": 1, ("d", "k"): 2}), Invalid, r"in one place \(at d\['k'\]\)"),
-    "two changes, the other way": (lambda s: s.update("t", {("d", "k"): 2, "d": 1}), Invalid, r"in one place \(at d\)"),
-    "set and remove": (lambda s: s.update("t", {"d": 1}, remove=["d"]), Invalid, r"two changes.*\(at d\)"),
-    "empty path": (lambda s: s.update("t", {(): 1}), Invalid, "path starts with the name of a channel"),
-    "path of a number": (lambda s: s.update("t", {(5,): 1}), Invalid, r"path starts with.*\(at \(5,\)\)"),
-    "updated value": (lambda s: s.update("t", {"d": {"c": [object()]}}), Unsupported, r"\(at d.c\[0\]\)"),
+    "value in itself": (lambda s: s.put("t", {"a": circle()}), CircularReferenceError, "a"),
+    "metadata": (lambda s: s.put("t", {}, metadata={"client": object()}), UnsupportedError, r"\(at client\)"),
+    "through a number": (lambda s: s.update("t", {("n", "x"): 1}), InvalidError, r"no dict.*\(at n\)"),
+    "through a list": (lambda s: s.update("t", {("l", 0): 1}), InvalidError, r"no dict.*\(at l\)"),
+    "through what is deeper": (
+        lambda s: s.update("t", {("d", "k", "x"): 1}),
+        InvalidError,
+        r"no dict.*\(at d\['k'\]\)",
+    ),
+    "remove through a list": (lambda s: s.update("t", {}, remove=[("l", 0)]), InvalidError, r"no dict.*\(at l\)"),
+    "remove what is not there": (
+        lambda s: s.update("t", {}, remove=["zz"]),
+        NotFoundError,
+        r"nothing to remove \(at zz\)",
+    ),
+    "remove a key not there": (
+        lambda s: s.update("t", {}, remove=[("d", "z")]),
+        NotFoundError,
+        r"remove \(at d\['z'\]\)",
+    ),
+    "remove below nothing": (
+        lambda s: s.update("t", {}, remove=[("z", "k")]),
+        NotFoundError,
+        r"remove \(at z\['k'\]\)",
+    ),
+    "remove in a new thread": (lambda s: s.update("new", {}, remove=["z"]), NotFoundError, "nothing to remove"),
+    "two changes": (lambda s: s.update("t", {"d": 1, ("d", "k"): 2}), InvalidError, r"in one place \(at d\['k'\]\)"),
+    "two changes, the other way": (
+        lambda s: s.update("t", {("d", "k"): 2, "d": 1}),
+        InvalidError,
+        r"in one place \(at d\)",
+    ),
+    "set and remove": (lambda s: s.update("t", {"d": 1}, remove=["d"]), InvalidError, r"two changes.*\(at d\)"),
+    "empty path": (lambda s: s.update("t", {(): 1}), InvalidError, "path starts with the name of a channel"),
+    "path of a number": (lambda s: s.update("t", {(5,): 1}), InvalidError, r"path starts with.*\(at \(5,\)\)"),
+    "updated value": (lambda s: s.update("t", {"d": {"c": [object()]}}), UnsupportedError, r"\(at d.c\[0\]\)"),
 }
 
 
@@ -101,20 +125,20 @@ def test_wrong_use_is_refused_with_a_reason(store: Store, subtests: pytest.Subte
 
 
 RAW: dict[str, tuple[Callable[[Store], object], type[HoldfastError]]] = {
-    "id no string": (lambda s: s.get("t", 5), Invalid),  # type: ignore[arg-type]
-    "id to find with surrogates": (lambda s: s.get("t", SURROGATE), Invalid),
-    "time no datetime": (lambda s: s.get("t", time="2026-11-15"), Invalid),  # type: ignore[arg-type]
-    "step no number": (lambda s: s.get("t", step="x"), Invalid),  # type: ignore[arg-type]
-    "negative limit": (lambda s: s.threads(limit=-1), Invalid),
-    "state None": (lambda s: s.put("t", None), Invalid),  # type: ignore[arg-type]
-    "metadata no dict": (lambda s: s.put("t", {}, metadata="abc"), Invalid),  # type: ignore[arg-type]
-    "kind with surrogates": (lambda s: s.put("t", {}, kind=SURROGATE), Invalid),
-    "kind no string": (lambda s: s.put("t", {}, kind=5), Invalid),  # type: ignore[arg-type]
-    "tags one string": (lambda s: s.put("t", {}, tags="abc"), Invalid),
-    "remove one string": (lambda s: s.update("t", {}, remove="abc"), Invalid),
-    "unhashable key": (lambda s: s.update("t", {}, remove=[("d", [1])]), Invalid),
-    "path a number": (lambda s: s.update("t", {5: 1}), Invalid),  # type: ignore[dict-item]
-    "changes no dict": (lambda s: s.update("t", [1]), Invalid),  # type: ignore[arg-type]
+    "id no string": (lambda s: s.get("t", 5), InvalidError),  # type: ignore[arg-type]
+    "id to find with surrogates": (lambda s: s.get("t", SURROGATE), InvalidError),
+    "time no datetime": (lambda s: s.get("t", time="2026-11-15"), InvalidError),  # type: ignore[arg-type]
+    "step no number": (lambda s: s.get("t", step="x"), InvalidError),  # type: ignore[arg-type]
+    "negative limit": (lambda s: s.threads(limit=-1), InvalidError),
+    "state None": (lambda s: s.put("t", None), InvalidError),  # type: ignore[arg-type]
+    "metadata no dict": (lambda s: s.put("t", {}, metadata="abc"), InvalidError),  # type: ignore[arg-type]
+    "kind with surrogates": (lambda s: s.put("t", {}, kind=SURROGATE), InvalidError),
+    "kind no string": (lambda s: s.put("t", {}, kind=5), InvalidError),  # type: ignore[arg-type]
+    "tags one string": (lambda s: s.put("t", {}, tags="abc"), InvalidError),
+    "remove one string": (lambda s: s.update("t", {}, remove="abc"), InvalidError),
+    "unhashable key": (lambda s: s.update("t", {}, remove=[("d", [1])]), InvalidError),
+    "path a number": (lambda s: s.update("t", {5: 1}), InvalidError),  # type: ignore[dict-item]
+    "changes no dict": (lambda s: s.update("t", [1]), InvalidError),  # type: ignore[arg-type]
 }
 
 
@@ -127,7 +151,7 @@ def test_wrong_types_are_refused_too(subtests: pytest.Subtests) -> None:
 
 
 def test_a_changed_part_that_can_not_be_saved_is_named_plainly(store: Store) -> None:
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         store.update("t", {("d", "k"): {"c": [object()]}})
     assert caught.value.where in ("d['k'].c[0]", "d.k.c[0]")
 
@@ -162,14 +186,14 @@ def test_a_store_that_can_not_be_opened(
     monkeypatch.chdir(tmp_path)
     for url, options, text in UNOPENED:
         with subtests.test(url, options=options):
-            with pytest.raises(Config, match=text):
+            with pytest.raises(ConfigError, match=text):
                 holdfast.open(url, **options)
             assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("tenant", [SURROGATE, LONG, None, 5], ids=["surrogate", "long", "None", "number"])
 def test_bad_tenants(tenant: Any) -> None:
-    with pytest.raises(Invalid, match="the name of a tenant"):
+    with pytest.raises(InvalidError, match="the name of a tenant"):
         holdfast.open("memory://", tenant=tenant)
 
 
@@ -200,25 +224,25 @@ def test_a_closed_store_says_so(url: str, subtests: pytest.Subtests) -> None:
         store.put("t", {"a": 1})
     store.close()  # again does nothing
     for what, call in CLOSED.items():
-        with subtests.test(what), pytest.raises(Unavailable, match="the store is closed .*Open it again"):
+        with subtests.test(what), pytest.raises(UnavailableError, match="the store is closed .*Open it again"):
             call(store)
 
 
 def test_a_transaction_on_a_closed_store(url: str) -> None:
     store = holdfast.open(url)
     together = store.transaction()
-    with pytest.raises(Unavailable), together:  # noqa: PT012 - the end of the block is what fails
+    with pytest.raises(UnavailableError), together:  # noqa: PT012 - the end of the block is what fails
         together.put("t", {})
         store.close()
     assert together.checkpoints == []
-    with pytest.raises(Invalid, match="not open"):
+    with pytest.raises(InvalidError, match="not open"):
         together.put("t", {})
 
 
 def test_a_block_that_fails_closes_the_store(url: str) -> None:
     with pytest.raises(ZeroDivisionError), holdfast.open(url) as store:
         store.put("t", {"n": 1 / 0})
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         store.threads()
 
 
@@ -232,6 +256,6 @@ def test_errors_can_be_caught_by_pythons_own_classes(store: Store) -> None:
         store.put("t", {"o": object()})
     with pytest.raises(HoldfastError) as caught:
         store.fork("t", branch="main")
-    assert isinstance(caught.value, Conflict)
+    assert isinstance(caught.value, ConflictError)
     assert (caught.value.what, caught.value.where) == ("the thread has a branch 'main' already", "thread 't'")
     assert caught.value.hint == "Use another name"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from holdfast.backends.interface import Backend, Batch, Call, Match, Matches, Query, Row
 from holdfast.backends.wrappers import Wrapper
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, UnavailableError
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Fault:
 def acknowledgement_lost(nth: int) -> Fault:
     """The n-th batch is made, and its caller is told that it may or may not have been."""
     return Fault(
-        "apply", nth, lambda: Unavailable("the acknowledgement was lost", hint="Open the store again"), "after"
+        "apply", nth, lambda: UnavailableError("the acknowledgement was lost", hint="Open the store again"), "after"
     )
 
 

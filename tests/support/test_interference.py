@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import ConflictError, NotFoundError
 from tests.store.stores import over
 from tests.support import interference
 from tests.support.interference import InterferingBackend, Moment, at_every_moment
@@ -39,12 +39,12 @@ def test_the_second_party_must_not_fail() -> None:
     with (
         pytest.raises(AssertionError, match="the interference itself failed"),
         backend.interfere(lambda: other.get("none")),
-        suppress(NotFound),
+        suppress(NotFoundError),
     ):
         store.put("t", {"n": 1})
     with (
-        pytest.raises(NotFound),
-        backend.interfere(lambda: other.get("none"), allowed=(NotFound,)),
+        pytest.raises(NotFoundError),
+        backend.interfere(lambda: other.get("none"), allowed=(NotFoundError,)),
     ):
         store.put("t", {"n": 1})
 
@@ -56,7 +56,7 @@ def test_its_own_calls_do_not_count_and_nothing_strikes_afterwards() -> None:
     with backend.interfere(lambda: other.put("t", {"n": "theirs"}), times=None) as theirs:
         store.threads()
         for _ in range(2):
-            with pytest.raises(Conflict):
+            with pytest.raises(ConflictError):
                 store.put("t", {"n": 1}, on_conflict="refuse")
     store.put("t", {"n": 2})
     assert theirs.struck == 2

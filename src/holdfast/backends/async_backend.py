@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from holdfast.backends.interface import Backend, Batch, Create, Ensure, Put, Query, Row, Suspension
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.runtime.group_commit import Outcome, again, size_of
-from holdfast.errors import HoldfastError, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.errors import HoldfastError, OutcomeUnknownError, TooLargeError, TransientError, UnavailableError
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ class Looped(Backend):
             except TimeoutError:
                 sent, why = change, why or "no answer came"
             except HoldfastError as error:
-                if sent and not isinstance(error, Unavailable | Uncertain):
+                if sent and not isinstance(error, UnavailableError | OutcomeUnknownError):
                     # It is true of this try only that nothing was made.
                     raise self._gave_up(str(error), sent) from error
                 raise
@@ -162,14 +162,14 @@ class Looped(Backend):
                 raise self._gave_up(why, sent)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _gave_up(self, why: str, sent: bool) -> Transient:
+    def _gave_up(self, why: str, sent: bool) -> TransientError:
         if sent:
-            return Uncertain(
+            return OutcomeUnknownError(
                 f"the server did not say in {self._timeout:g} s whether it made a change: {why}",
                 where=self.url,
                 hint="Look whether it did before you do it again; saving again under the same id is always safe",
             )
-        return Transient(
+        return TransientError(
             f"the server could not be used for {self._timeout:g} s: {why}",
             where=self.url,
             hint="Nothing was done. Try again when it is back",
@@ -182,13 +182,13 @@ class Looped(Backend):
         limits = self.capabilities
         largest = max(len(change.row.body) for change in batch if isinstance(change, Create | Ensure | Put))
         if largest > limits.max_body:
-            raise TooLarge(
+            raise TooLargeError(
                 f"a record of {largest} bytes is over the {limits.max_body} that this store keeps",
                 where=self.url,
                 hint="Save large values as values of their own, or in parts",
             )
         if size > limits.max_batch:
-            raise TooLarge(
+            raise TooLargeError(
                 f"a change of {size} bytes is over the {limits.max_batch} that this store makes at once",
                 where=self.url,
                 hint="Save less at a time",
@@ -197,7 +197,7 @@ class Looped(Backend):
     def _running(self) -> _Loop:
         """The loop, for one who has the lock."""
         if self._closed:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
+            raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
         if self._loop is not None and self._loop.failed():
             self._loop.stop()
             self._loop = None  # perhaps it goes better now
@@ -390,8 +390,8 @@ async def _fill(start: Callable[[], Coroutine[Any, Any, T]], future: Future[T]) 
         future.set_result(result)
 
 
-def _closed() -> Unavailable:
-    return Unavailable("the store was closed meanwhile", hint="Open it again")
+def _closed() -> UnavailableError:
+    return UnavailableError("the store was closed meanwhile", hint="Open it again")
 
 
 async def _nothing() -> None:
@@ -494,6 +494,6 @@ def _another(error: BaseException) -> BaseException:
 
 
 def _broken(error: BaseException) -> Exception:
-    failure = Unavailable(f"the commit broke off: {error!r}", hint="Open the store anew, and see what was made")
+    failure = UnavailableError(f"the commit broke off: {error!r}", hint="Open the store anew, and see what was made")
     failure.__cause__ = error
     return failure

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, compose
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 FILE = "holdfast.toml"
 PREFIX = "stores."
@@ -48,7 +48,7 @@ def resolve(name: str | None = None) -> str:
         return _by_name(name) if is_name(name) else name
     path = find_file()
     if path is None:
-        raise Config(
+        raise ConfigError(
             "no store is named",
             hint=f"Open a URL such as sqlite:///agents.db, set HOLDFAST_STORE, or write [{DEFAULT}] into a {FILE}",
             code="no-store-named",
@@ -84,7 +84,7 @@ def find_file() -> Path | None:
 def _by_name(name: str) -> str:
     path = find_file()
     if path is None:
-        raise Config(
+        raise ConfigError(
             f"{name} is to be found in {FILE}, and there is none here",
             where=str(Path.cwd()),
             hint="Write one in this directory or above it, or name it in HOLDFAST_CONFIG",
@@ -102,7 +102,7 @@ class _Named:
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise Config(f"cannot be read: {error}", where=str(path)) from error
+            raise ConfigError(f"cannot be read: {error}", where=str(path)) from error
         stores = found.get("stores", {})
         if not isinstance(stores, dict):
             raise self._wrong("stores is a table", "Write [stores.main]")
@@ -157,5 +157,5 @@ class _Named:
         # In a URL: what has a meaning there is encoded; a password may have any character.
         return quote(value, safe="" if "@" in after.partition("/")[0] else "/")
 
-    def _wrong(self, what: str, hint: str = "") -> Config:
-        return Config(what, where=str(self._path), hint=hint)
+    def _wrong(self, what: str, hint: str = "") -> ConfigError:
+        return ConfigError(what, where=str(self._path), hint=hint)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.tables import Key, Scalar, Space
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import asyncio  # takes longer to load than all of this package, and sync programs have no use for it
@@ -150,7 +150,7 @@ class Backend(ABC):
     """A store of rows.
 
     Safe to use from many threads and tasks at a time. After `close`, and after a failure that leaves open what is
-    stored, everything raises `Unavailable`. Errors of drivers come out as errors of `holdfast.errors`.
+    stored, everything raises `UnavailableError`. Errors of drivers come out as errors of `holdfast.errors`.
     """
 
     schemes: ClassVar[tuple[str, ...]]
@@ -159,13 +159,13 @@ class Backend(ABC):
     """Whether `open` takes the option `tenant`: to have the store itself keep this tenant's rows from others."""
     takes_read_only: ClassVar[bool] = False
     """Whether `open` takes the option `read_only`: to look at a store that is there, also where one may not write. It
-    makes none: where there is none, it raises `NotFound` with the code `no-store`. What changes something raises
-    `Denied`."""
+    makes none: where there is none, it raises `NotFoundError` with the code `no-store`. What changes something raises
+    `DeniedError`."""
 
     @classmethod
     @abstractmethod
     async def open(cls, url: str, **options: Any) -> Backend:
-        """Open a store, and make it if it is not there. A bad URL or option raises `Config`."""
+        """Open a store, and make it if it is not there. A bad URL or option raises `ConfigError`."""
 
     @property
     @abstractmethod
@@ -182,7 +182,7 @@ class Backend(ABC):
         """The rows that each query finds, all as of one moment.
 
         That moment is not before the last `apply` acknowledged to anybody, in any process, when `read` was called.
-        Bytes that are not what was written raise `Corrupt`, where the store can tell.
+        Bytes that are not what was written raise `CorruptError`, where the store can tell.
         """
 
     @abstractmethod
@@ -192,9 +192,9 @@ class Backend(ABC):
 
         When it returns, the batch is durable. Batches appear to all readers one after another; of two that create one
         key, one fails. A batch writes no key twice and deletes nothing that it wrote; it may delete first and then
-        write, and may expect what it writes. An empty batch is acknowledged after all that this
-        process submitted before it. If the caller is cancelled or the process dies, the batch is made whole or not at
-        all. If it raises, nothing was made, unless it raises `Unavailable` or `Uncertain`: then it may have been.
+        write, and may expect what it writes. An empty batch is acknowledged after all that this process submitted
+        before it. If the caller is cancelled or the process dies, the batch is made whole or not at all. If it raises,
+        nothing was made, unless it raises `UnavailableError` or `OutcomeUnknownError`: then it may have been.
         """
 
     async def match(
@@ -218,7 +218,7 @@ class Backend(ABC):
 
     async def matched(self, match: Match) -> Matches:  # noqa: ARG002 - for those who give it
         """What `match` finds: for a backend to give."""
-        raise Unsupported(
+        raise UnsupportedError(
             "this store does not look for words",
             where=self.url,
             hint="Search without an index, or copy the threads to a store that keeps one, such as sqlite:///agents.db",

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 
 from holdfast.backends.tables import Key, Scalar
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _NUMBER = struct.Struct(">Q")
 _MIDDLE = 1 << 63
@@ -38,9 +38,9 @@ def decode_key(kinds: Iterable[type], data: bytes) -> Key:
                 name, rest = _take(rest)
                 values.append(name.decode() if kind is str else name)
     except (ValueError, struct.error):
-        raise Corrupt(f"{data.hex()} is no key") from None
+        raise CorruptError(f"{data.hex()} is no key") from None
     if rest:
-        raise Corrupt(f"{data.hex()} is no key")
+        raise CorruptError(f"{data.hex()} is no key")
     return tuple(values)
 
 

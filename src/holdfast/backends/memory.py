@@ -28,7 +28,7 @@ from holdfast.backends.interface import (
 from holdfast.backends.inverted_index import WordSets
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.tables import SPACES, WORDS, Key, Space
-from holdfast.errors import Config, Unavailable
+from holdfast.errors import ConfigError, UnavailableError
 
 T = TypeVar("T")
 _Undo = list[tuple[Callable[[Row], None], Row]]
@@ -54,9 +54,9 @@ class Memory(Backend):
     async def open(cls, url: str, **options: Any) -> Memory:
         """A new, empty store."""
         if url not in ("memory:", "memory://"):
-            raise Config("a store in memory has no name", where=url, hint="Open memory://")
+            raise ConfigError("a store in memory has no name", where=url, hint="Open memory://")
         if options:
-            raise Config(f"a store in memory takes no option {min(options)!r}", where=url)
+            raise ConfigError(f"a store in memory takes no option {min(options)!r}", where=url)
         return cls()
 
     @property
@@ -111,7 +111,7 @@ class Memory(Backend):
     def _open_tables(self) -> dict[str, _Table]:
         if self._tables is None:
             hint = "Open it again; what it held is gone"
-            raise Unavailable("the store is closed", where=self.url, hint=hint, code="closed")
+            raise UnavailableError("the store is closed", where=self.url, hint=hint, code="closed")
         return self._tables
 
 

@@ -1,8 +1,9 @@
 """Reading rows in pages; and reading around those that the store itself cannot read.
 
-A damaged page or file makes a scan raise `Corrupt`, and says not which rows are lost. Keys are ordered, and one can ask
-for what follows any of them. So one goes as far as it reads; asks at ever farther places until something reads again;
-and goes back from there. What lies between is a *hole*. Where only bodies cannot be read, the keys still tell which.
+A damaged page or file makes a scan raise `CorruptError`, and says not which rows are lost. Keys are ordered, and one
+can ask for what follows any of them. So one goes as far as it reads; asks at ever farther places until something reads
+again; and goes back from there. What lies between is a *hole*. Where only bodies cannot be read, the keys still tell
+which.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.tables import Key, Scalar, Space
-from holdfast.errors import Corrupt, Unsupported
+from holdfast.errors import CorruptError, UnsupportedError
 
 _PAGE = 256
 _PAGE_BYTES = 4 << 20
@@ -38,7 +39,7 @@ _EVEN = 16
 """And at how many places at even distances."""
 
 
-UNREADABLE = (Corrupt, Unsupported)
+UNREADABLE = (CorruptError, UnsupportedError)
 """What a store raises where it cannot read its rows: they are damaged, or of a format that is not known here."""
 
 

@@ -7,7 +7,7 @@ scheme, and its object a `holdfast.backends.interface.Backend`.
 from __future__ import annotations
 
 from holdfast.backends.interface import Backend
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 GROUP = "holdfast.backends"
 """The entry point group of backends."""
@@ -42,10 +42,10 @@ _EXTRAS = {
 def backend_for(url: str) -> type[Backend]:
     """The backend for a URL's scheme."""
     if not isinstance(url, str):
-        raise Config(f"a store is named by a URL, not by {type(url).__name__}", hint=f"Try sqlite:///{url}")
+        raise ConfigError(f"a store is named by a URL, not by {type(url).__name__}", hint=f"Try sqlite:///{url}")
     scheme, colon, _ = url.partition(":")
     if not colon:
-        raise Config(
+        raise ConfigError(
             "a store is named by a URL, and this has no scheme", where=url, hint=f"Try sqlite:///{url or 'agents.db'}"
         )
     built_in = _built_in(scheme)
@@ -56,9 +56,9 @@ def backend_for(url: str) -> type[Backend]:
     for entry in entry_points(group=GROUP, name=scheme):
         found = entry.load()
         if not (isinstance(found, type) and issubclass(found, Backend)):
-            raise Config(f"the plug-in {entry.value} for {scheme}:// is no holdfast backend", where=url)
+            raise ConfigError(f"the plug-in {entry.value} for {scheme}:// is no holdfast backend", where=url)
         return found
-    raise Config(
+    raise ConfigError(
         f"no backend serves {scheme}://",
         where=url,
         hint=f"Known here: {', '.join(f'{name}://' for name in schemes())}. Others come with a package that plugs in",
@@ -80,7 +80,7 @@ def _built_in(scheme: str) -> type[Backend] | None:
     except ModuleNotFoundError as error:
         if not _EXTRAS[scheme]:
             raise
-        raise Config(
+        raise ConfigError(
             f"a store at {scheme}:// needs {error.name}, which is not installed",
             hint=f"Install it with: pip install 'holdfast[{_EXTRAS[scheme]}]'",
             code="not-installed",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from holdfast.errors import Config, Denied
+from holdfast.errors import ConfigError, DeniedError
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def split_options(url: str, known: Mapping[str, object], given: Mapping[str, Any
     """
     unknown = sorted(given.keys() - known.keys())
     if unknown:
-        raise Config(
+        raise ConfigError(
             f"a store at {urlsplit(url).scheme}:// takes no option {unknown[0]!r}",
             where=without_password(url),
             hint=f"It takes {', '.join(sorted(known))}" if known else "It takes none",
@@ -46,14 +46,14 @@ def switch(url: str, name: str, value: object) -> bool:
     known = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
     found = value if isinstance(value, bool) else known.get(str(value).lower())
     if found is None:
-        raise Config(f"{name} cannot be {value!r}", where=without_password(url), hint="It is true or false")
+        raise ConfigError(f"{name} cannot be {value!r}", where=without_password(url), hint="It is true or false")
     return found
 
 
 def choice(url: str, name: str, value: object, choices: tuple[str, ...]) -> str:
     """An option that is one of some words."""
     if value not in choices:
-        raise Config(
+        raise ConfigError(
             f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is one of {', '.join(choices)}"
         )
     return str(value)
@@ -80,16 +80,16 @@ def _read(url: str, name: str, value: object, kind: Callable[[Any], T], fits: Ca
     except (TypeError, ValueError):
         found = None
     if found is None or isinstance(value, bool) or not fits(found):
-        raise Config(f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is {what}")
+        raise ConfigError(f"{name} cannot be {value!r}", where=without_password(url), hint=f"It is {what}")
     return found
 
 
 def is_there(path: Path, where: str) -> bool:
-    """Whether there is a file or directory. `Denied` if this user may not know."""
+    """Whether there is a file or directory. `DeniedError` if this user may not know."""
     try:
         return path.exists()
     except OSError as error:
-        raise Denied(
+        raise DeniedError(
             f"this user may not look for the store: {error.strerror}",
             where=where,
             hint="Grant entering the directories above it, and reading there",

@@ -17,7 +17,7 @@ from holdfast.codec.opaque import Inert
 from holdfast.codec.packer import Packer, locate
 from holdfast.codec.registry import Registry, default_registry
 from holdfast.codec.unpacker import Unpacker
-from holdfast.errors import HoldfastError, Invalid, TooDeep
+from holdfast.errors import HoldfastError, InvalidError, TooDeepError
 
 __all__ = ["Codec", "Inert", "Limits", "Made", "Registry", "Seen", "default_codec"]
 
@@ -78,7 +78,8 @@ class Codec:
     def pack(self, value: Any) -> bytes:
         """The value as bytes: the same bytes for the same value, in every process.
 
-        Raises `Unsupported`, `CircularReference`, `TooDeep` or `TooLarge`, with the path to the part at fault.
+        Raises `UnsupportedError`, `CircularReferenceError`, `TooDeepError` or `TooLargeError`, with the path to the
+        part at fault.
         """
         try:
             return Packer(self.registry, self.limits.max_bytes).pack_top(value)
@@ -105,15 +106,15 @@ class Codec:
     def _located(self, value: Any, error: HoldfastError | RuntimeError) -> HoldfastError:
         if isinstance(error, RecursionError):
             # Within the format's limits, but there is not enough of Python's stack left to get there.
-            return TooDeep("the value nests too deeply for what is left of the stack")
+            return TooDeepError("the value nests too deeply for what is left of the stack")
         if isinstance(error, RuntimeError):
-            return Invalid("the value changed while it was being saved", hint="Save a copy, or under a lock")
+            return InvalidError("the value changed while it was being saved", hint="Save a copy, or under a lock")
         return locate(value, error, self.registry, self.limits.max_bytes)
 
     def unpack(self, data: bytes) -> Any:
         """The value that `pack` was given: equal, and of the same types all the way down.
 
-        Raises `Corrupt`, `TooDeep` or `TooLarge` for bytes that `pack` did not write.
+        Raises `CorruptError`, `TooDeepError` or `TooLargeError` for bytes that `pack` did not write.
         """
         if data[:1] in _SCALARS and len(data) <= self._short:
             with suppress(MsgspecError, UnicodeDecodeError):  # the long way says what is wrong

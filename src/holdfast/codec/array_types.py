@@ -17,7 +17,7 @@ from holdfast.codec.type_handler import Dumper, Unpacking
 def dumper(kind: type) -> Dumper | None:
     """How instances of a class of numpy or pandas are packed, or None if it is not one of values.
 
-    Raises `Unsupported` for those that hold data in a way that could not come back the same.
+    Raises `UnsupportedError` for those that hold data in a way that could not come back the same.
     """
     if not _is_pandas(kind):
         return numpy_types.dumper(kind)

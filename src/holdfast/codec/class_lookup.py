@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from holdfast.errors import BY_CODE, HoldfastError
+from holdfast.errors import ERRORS_BY_CODE, HoldfastError
 
 # Methods that run when an object merely exists, is read, is called or is given its fields.
 _ACTING = ("__call__", "__del__", "__getattr__", "__getattribute__", "__setattr__", "__delattr__")
@@ -108,8 +108,8 @@ def reference(cls: type) -> str:
 def find_loaded(name: str) -> type | None:
     """The class of this name if it is loaded already, else None. Imports nothing and runs nothing."""
     module_name, colon, qualname = name.partition(":")
-    if module_name == _OWN and qualname in BY_CODE:
-        return BY_CODE[qualname]
+    if module_name == _OWN and qualname in ERRORS_BY_CODE:
+        return ERRORS_BY_CODE[qualname]
     module = sys.modules.get(module_name)
     if not colon or not is_a(module, ModuleType):
         return None

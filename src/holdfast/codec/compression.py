@@ -6,7 +6,7 @@ import sys
 import zlib
 from enum import IntEnum
 
-from holdfast.errors import Corrupt, TooLarge, Unsupported
+from holdfast.errors import CorruptError, TooLargeError, UnsupportedError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -49,7 +49,7 @@ def compress(data: bytes, how: Compression | None = None) -> tuple[Compression, 
 def decompress(how: int, body: bytes, size: int, max_bytes: int, where: str = "") -> bytes:
     """What was compressed, which must be exactly `size` bytes. Never makes more than that."""
     if size > max_bytes:
-        raise TooLarge(
+        raise TooLargeError(
             f"a record claims to hold {size} bytes, over the limit of {max_bytes}",
             where=where,
             hint="Raise Limits.max_bytes if you trust where it comes from",
@@ -61,13 +61,13 @@ def decompress(how: int, body: bytes, size: int, max_bytes: int, where: str = ""
     elif how == Compression.GZIP:
         data, whole = _decompress_gzip(body, size)
     else:
-        raise Unsupported(
+        raise UnsupportedError(
             f"a record is compressed in way {how}, unknown here",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
     if not whole or len(data) != size:
-        raise Corrupt(f"a record does not decompress to the {size} bytes it claims", where=where)
+        raise CorruptError(f"a record does not decompress to the {size} bytes it claims", where=where)
     return data
 
 

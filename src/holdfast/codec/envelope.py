@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 from msgspec.msgpack import encode
 
 from holdfast.codec.compression import Compression, compress, decompress
-from holdfast.errors import Corrupt, Denied, Invalid, TooLarge, Unsupported
+from holdfast.errors import CorruptError, DeniedError, InvalidError, TooLargeError, UnsupportedError
 
 FORMAT_VERSION = 1
 
@@ -82,7 +82,7 @@ class Sealer(Protocol):
         ...
 
     def unseal(self, sealed: bytes, associated: bytes) -> bytes:
-        """Decrypt, or raise `Corrupt` if anything was altered."""
+        """Decrypt, or raise `CorruptError` if anything was altered."""
         ...
 
 
@@ -106,11 +106,13 @@ def wrap(
 ) -> bytes:
     """The content in an envelope, compressed if it pays, and sealed if there is a key."""
     if len(content) >= 1 << 32:
-        raise TooLarge(f"a record holds at most 4 GB, and this one {len(content)} bytes", hint="Split it into pieces")
+        raise TooLargeError(
+            f"a record holds at most 4 GB, and this one {len(content)} bytes", hint="Split it into pieces"
+        )
     key_id = b"" if sealer is None else sealer.key_id
     schema_bytes = schema.encode()
     if len(key_id) > 255 or len(schema_bytes) > 255 or (sealer is not None and not key_id):
-        raise Invalid("a key id and a schema version have at most 255 bytes, and a key id at least one")
+        raise InvalidError("a key id and a schema version have at most 255 bytes, and a key id at least one")
     how, body = compress(content, compression)
     protection = Protection.CHECKSUM if sealer is None else Protection.SEALED
     header = _HEADER.pack(_MAGIC, FORMAT_VERSION, codec, how, protection, len(key_id), len(schema_bytes), len(content))
@@ -129,11 +131,11 @@ def unwrap(
     try:
         magic, version, codec, how, protection, key_length, schema_length, size = _HEADER.unpack_from(record)
     except struct.error:
-        raise Corrupt("a record is shorter than its header", where=where, hint=_HINT) from None
+        raise CorruptError("a record is shorter than its header", where=where, hint=_HINT) from None
     if magic != _MAGIC:
-        raise Corrupt("a record does not start with Holdfast's mark", where=where, hint=_HINT)
+        raise CorruptError("a record does not start with Holdfast's mark", where=where, hint=_HINT)
     if version != FORMAT_VERSION:
-        raise Unsupported(
+        raise UnsupportedError(
             f"a record has format version {version}, and this release reads version {FORMAT_VERSION}",
             where=where,
             hint="Read it with a newer release of Holdfast",
@@ -145,18 +147,18 @@ def unwrap(
     if protection == Protection.CHECKSUM:
         checksum, body = body[:_CHECKSUM_SIZE], body[_CHECKSUM_SIZE:]
         if len(header) != start or checksum != _checksum(associated, body):
-            raise Corrupt("a record is not what was written: its checksum differs", where=where, hint=_HINT)
+            raise CorruptError("a record is not what was written: its checksum differs", where=where, hint=_HINT)
     elif protection == Protection.SEALED:
         body = _unseal(key_id, body, associated, keys or {}, where)
     else:
-        raise Unsupported(
+        raise UnsupportedError(
             f"a record is protected in way {protection}, unknown here",
             where=where,
             hint="Read it with a newer release of Holdfast",
         )
     content = decompress(how, body, size, max_bytes, where)
     if codec not in Content.__members__.values():
-        raise Unsupported(
+        raise UnsupportedError(
             f"a record's content is of kind {codec}, unknown here",
             where=where,
             hint="Read it with a newer release of Holdfast",
@@ -170,7 +172,7 @@ _HINT = "Repair it from a mirror or a backup"
 def _unseal(key_id: bytes, body: bytes, associated: bytes, keys: Mapping[bytes, Sealer], where: str) -> bytes:
     sealer = keys.get(key_id)
     if sealer is None:
-        raise Denied(
+        raise DeniedError(
             f"a record is sealed under key {key_id.hex()}, which is not at hand",
             where=where,
             hint="Give the store the key, if it still exists; what was erased by destroying its key stays erased",

@@ -10,7 +10,7 @@ from typing import Any, final
 from holdfast.codec import class_lookup
 from holdfast.codec.object_plan import Misfit, Plan, has_slot, stray
 from holdfast.codec.tags import Tag
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 
 # What every exception has, kept in other ways or not at all; and what a group of them makes of its arguments.
 _OF_ALL_EXCEPTIONS = frozenset(vars(BaseException)) | {"message", "exceptions"}
@@ -50,7 +50,7 @@ class ExceptionPlan(Plan):
         try:
             again = self._make(args)
         except Misfit:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"a {self.ref} can not be made again from its arguments",
                 hint="Save its text, or register the class",
             ) from None

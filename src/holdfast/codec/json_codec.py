@@ -37,7 +37,7 @@ from holdfast.codec.json_types import (
     to_base64,
 )
 from holdfast.codec.tags import Tag
-from holdfast.errors import CircularReference, Corrupt, HoldfastError, Invalid, TooDeep
+from holdfast.errors import CircularReferenceError, CorruptError, HoldfastError, InvalidError, TooDeepError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,14 +50,16 @@ _MAX_DEPTH = 320
 
 
 def guarded(convert: Callable[P, R]) -> Callable[P, R]:
-    """The same function, raising `TooDeep` where the caller has left it too little of the stack."""
+    """The same function, raising `TooDeepError` where the caller has left it too little of the stack."""
 
     @functools.wraps(convert)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return convert(*args, **kwargs)
         except RecursionError:
-            raise TooDeep("the value nests too deeply to be converted here", hint="Call from fewer functions") from None
+            raise TooDeepError(
+                "the value nests too deeply to be converted here", hint="Call from fewer functions"
+            ) from None
 
     return run
 
@@ -66,12 +68,12 @@ def guarded(convert: Callable[P, R]) -> Callable[P, R]:
 def to_json(packed: bytes) -> Any:
     """Packed bytes as a tree of JSON values, from which `from_json` makes exactly the same bytes.
 
-    Raises `Corrupt` or `TooDeep` for bytes that `Codec.pack` did not write.
+    Raises `CorruptError` or `TooDeepError` for bytes that `Codec.pack` did not write.
     """
     data = msgpack.inner(packed)
     value = parse(data)
     if msgpack.top(data) != packed:
-        raise Corrupt("packed bytes are not in the one form that Holdfast writes")
+        raise CorruptError("packed bytes are not in the one form that Holdfast writes")
     return _show(value, 0)
 
 
@@ -79,8 +81,8 @@ def to_json(packed: bytes) -> Any:
 def from_json(tree: Any) -> bytes:
     """The packed bytes that a tree of JSON values stands for.
 
-    Raises `Invalid`, `TooDeep` or `CircularReference` with the path to the part at fault. What is not checked is
-    whether a class of the application takes such fields: that is known only where the class is.
+    Raises `InvalidError`, `TooDeepError` or `CircularReferenceError` with the path to the part at fault. What is not
+    checked is whether a class of the application takes such fields: that is known only where the class is.
     """
     reader = Reader()
     return msgpack.top(reader.encode(reader.value(tree)))
@@ -113,7 +115,7 @@ def _show(raw: Any, depth: int) -> Any:
         return _show_dict(raw, depth)
     if kind is Ext and raw.code >= 0:
         return _show_typed(raw.code, raw.data, depth)
-    raise Corrupt("packed bytes hold a typed value that no release writes")
+    raise CorruptError("packed bytes hold a typed value that no release writes")
 
 
 def _show_dict(raw: dict[Any, Any], depth: int) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def _show_dict(raw: dict[Any, Any], depth: int) -> dict[str, Any]:
         shown = {key: _show(item, depth + 1) for key, item in raw.items()}
         return {"$object": shown} if is_mark(shown) else shown
     if not SCALARS.issuperset(map(type, raw)):
-        raise Corrupt("packed bytes hold a dict with a key that no release writes")
+        raise CorruptError("packed bytes hold a dict with a key that no release writes")
     return {"$dict": show_pairs(_show, raw.items(), depth + 1)}
 
 
@@ -159,7 +161,7 @@ class Reader:
         self._open: set[int] = set()
         self._nesting = 0
 
-    def bad(self, what: str, *, hint: str = "", error: type[HoldfastError] = Invalid) -> HoldfastError:
+    def bad(self, what: str, *, hint: str = "", error: type[HoldfastError] = InvalidError) -> HoldfastError:
         """An error about the place where the reading is."""
         where = "".join(self._path).removeprefix(".") or "the value itself"
         return error(what, where=where if len(where) <= 300 else f"{where[:200]} … {where[-80:]}", hint=hint)
@@ -172,8 +174,10 @@ class Reader:
         """The same packed bytes, if they are no deeper than packed bytes may be."""
         try:
             msgpack.check_depth(data)
-        except TooDeep:
-            raise self.bad(f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep", error=TooDeep) from None
+        except TooDeepError:
+            raise self.bad(
+                f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep", error=TooDeepError
+            ) from None
         return data
 
     def value(self, tree: Any, place: str = "") -> Any:
@@ -184,7 +188,7 @@ class Reader:
         """
         self._path.append(place)
         if len(self._path) > _MAX_DEPTH:
-            raise self.bad(f"the JSON is nested more than {_MAX_DEPTH} deep", error=TooDeep)
+            raise self.bad(f"the JSON is nested more than {_MAX_DEPTH} deep", error=TooDeepError)
         kind = type(tree)
         if kind is str:
             raw = self._text(tree)
@@ -251,14 +255,14 @@ class Reader:
     def typed(self, tag: int, read: Callable[[Reader, Any], bytes], tree: Any) -> Any:
         """A value with a tag, and the payload that `read` makes."""
         if self._nesting >= msgpack.MAX_NESTING:
-            raise self.bad(f"typed values are nested more than {msgpack.MAX_NESTING} deep", error=TooDeep)
+            raise self.bad(f"typed values are nested more than {msgpack.MAX_NESTING} deep", error=TooDeepError)
         self._nesting += 1
         payload = read(self, tree)
         self._nesting -= 1
         try:
             return parse(canonical(tag, payload, self._nesting))
-        except TooDeep as error:
-            raise self.bad(error.what, error=TooDeep) from None
+        except TooDeepError as error:
+            raise self.bad(error.what, error=TooDeepError) from None
 
     def _mark(self, mark: str, tree: Any) -> Any:
         if mark not in _READERS:
@@ -286,7 +290,7 @@ class Reader:
 
     def _enter(self, tree: Any) -> None:
         if id(tree) in self._open:
-            raise self.bad("a value contains itself", error=CircularReference)
+            raise self.bad("a value contains itself", error=CircularReferenceError)
         self._open.add(id(tree))
 
 

@@ -26,7 +26,7 @@ from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import Kind, NotHere
 from holdfast.codec.unpacker import Unpacker
-from holdfast.errors import Corrupt, TooDeep
+from holdfast.errors import CorruptError, TooDeepError
 
 
 class Reading(Protocol):
@@ -93,14 +93,15 @@ _LEAVES: dict[int, Kind] = {
 
 
 def parse(data: bytes) -> Any:
-    """Packed bytes, decoded with the typed values inside left as `Ext`; `Corrupt` if they would encode otherwise."""
+    """Packed bytes, decoded with the typed values inside left as `Ext`; `CorruptError` if they would encode
+    otherwise."""
     msgpack.check_depth(data)
     try:
         value = _decode(data)
     except (DecodeError, ValidationError, UnicodeDecodeError) as error:
-        raise Corrupt(f"not the packed form of a value: {error}") from None
+        raise CorruptError(f"not the packed form of a value: {error}") from None
     if encode(value) != data:
-        raise Corrupt("packed bytes are not in the one form that Holdfast writes")
+        raise CorruptError("packed bytes are not in the one form that Holdfast writes")
     return value
 
 
@@ -117,7 +118,7 @@ def canonical(tag: int, payload: bytes, nesting: int = 0) -> bytes:
         return packer.pack(kind.load(_unpacker(), payload))
     except NotHere:  # another machine may have that time zone, or that kind of path
         return msgpack.ext(tag, payload)
-    except TooDeep:
+    except TooDeepError:
         raise
     except Exception as error:
         raise Unfit from error

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 
 from holdfast.codec.tags import Tag
-from holdfast.errors import Corrupt, TooDeep
+from holdfast.errors import CorruptError, TooDeepError
 
 MAX_DEPTH = 48
 """How deeply lists and dicts may nest inside one value, or one typed value's payload.
@@ -204,7 +204,7 @@ def _walk_depth(data: bytes) -> None:
         if values:
             missing.append(values)
             if len(missing) > MAX_DEPTH:
-                raise TooDeep(
+                raise TooDeepError(
                     f"packed bytes nest lists and dicts more than {MAX_DEPTH} deep",
                     hint="Holdfast never writes such bytes: they are damaged or forged",
                 )
@@ -221,7 +221,7 @@ def _walk_depth(data: bytes) -> None:
 def _next(data: bytes, at: int) -> tuple[int, int]:
     """Step over a scalar, a typed value or a container's header: where it ends, how many values it opens."""
     if at >= len(data):
-        raise Corrupt("packed bytes end in the middle of a value")
+        raise CorruptError("packed bytes end in the middle of a value")
     first = data[at]
     fixed = _FIXED.get(first)
     if fixed is not None:
@@ -232,7 +232,7 @@ def _next(data: bytes, at: int) -> tuple[int, int]:
         return at + 1, first & 0x0F
     sized = _SIZED.get(first)
     if sized is None:
-        raise Corrupt(f"byte 0x{first:02x} starts no value")
+        raise CorruptError(f"byte 0x{first:02x} starts no value")
     width, besides = sized
     length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
     if first < 0xDC:
@@ -244,7 +244,7 @@ def _cut(data: bytes, opens: bool) -> list[bytes]:
     """The values inside the container that `data` is; they must end where the data ends."""
     at, count = _next(data, 0)
     if not opens or count > len(data):
-        raise Corrupt("a packed list or dict claims more items than it has bytes")
+        raise CorruptError("a packed list or dict claims more items than it has bytes")
     parts: list[bytes] = []
     for _ in range(count):
         start, pending = at, 1
@@ -253,5 +253,5 @@ def _cut(data: bytes, opens: bool) -> list[bytes]:
             pending += values - 1
         parts.append(data[start:at])
     if at != len(data):
-        raise Corrupt("packed bytes do not end where their last value ends")
+        raise CorruptError("packed bytes do not end where their last value ends")
     return parts

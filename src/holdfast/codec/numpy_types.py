@@ -18,7 +18,7 @@ from msgspec.msgpack import encode
 from holdfast.codec import msgpack
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import Dumper, Packing, Unpacking
-from holdfast.errors import Corrupt, Unsupported
+from holdfast.errors import CorruptError, UnsupportedError
 
 Array = npt.NDArray[Any]
 Spec = str | list[Any]
@@ -42,7 +42,7 @@ _SUBARRAY = "subarray"
 def describe(dtype: np.dtype[Any]) -> Spec:
     """The description that `revive_dtype` makes the same dtype from."""
     if dtype.metadata:
-        raise Unsupported(
+        raise UnsupportedError(
             "a numpy dtype with metadata can not be saved",
             hint="Save the metadata beside the array, and the array without it",
         )
@@ -52,7 +52,7 @@ def describe(dtype: np.dtype[Any]) -> Spec:
     if dtype.names is not None:
         return _describe_fields(dtype, dtype.names)
     if dtype.char in "gG":
-        raise Unsupported(
+        raise UnsupportedError(
             f"the numpy type {dtype.type.__name__} can not be saved: it differs from machine to machine",
             hint="Convert it first: .astype(numpy.float64) or .astype(numpy.complex128)",
         )
@@ -61,7 +61,7 @@ def describe(dtype: np.dtype[Any]) -> Spec:
             found = np.dtype(spec)
             if found == dtype and found.type is dtype.type:
                 return spec
-    raise Unsupported(
+    raise UnsupportedError(
         f"the numpy dtype {dtype} can not be saved",
         hint="Convert it with .astype(…) to a dtype of numbers, times, bytes or str, or to object",
     )
@@ -72,7 +72,7 @@ def _describe_fields(dtype: np.dtype[Any], names: tuple[str, ...]) -> Spec:
     for name in names:
         inner, offset, *title = dtype.fields[name]  # type: ignore[index]
         if title:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"a numpy dtype whose field {name!r} has a title can not be saved",
                 hint="Make the dtype without titles",
             )
@@ -85,7 +85,7 @@ def revive_dtype(spec: Any) -> np.dtype[Any]:
     match spec:
         case str():
             if not _SIMPLE.fullmatch(spec):
-                raise Corrupt("a stored numpy dtype is none that Holdfast writes")
+                raise CorruptError("a stored numpy dtype is none that Holdfast writes")
             return np.dtype(spec)
         case [str(kind), base, list(shape)] if kind == _SUBARRAY:
             return np.dtype((revive_dtype(base), _dimensions(shape)))
@@ -93,18 +93,18 @@ def revive_dtype(spec: Any) -> np.dtype[Any]:
             parts: dict[str, Any] = {"names": [], "formats": [], "offsets": [], "itemsize": itemsize}
             for name, inner, offset in fields:
                 if type(name) is not str or type(offset) is not int:
-                    raise Corrupt("a field of a stored numpy dtype lacks its name or place")
+                    raise CorruptError("a field of a stored numpy dtype lacks its name or place")
                 parts["names"].append(name)
                 parts["formats"].append(revive_dtype(inner))
                 parts["offsets"].append(offset)
             dtype: np.dtype[Any] = np.dtype(parts, align=aligned)  # type: ignore[call-overload]
             return np.dtype((np.record, dtype)) if record else dtype
-    raise Corrupt("a stored numpy dtype is none that Holdfast writes")
+    raise CorruptError("a stored numpy dtype is none that Holdfast writes")
 
 
 def _dimensions(shape: list[Any]) -> tuple[int, ...]:
     if not all(type(size) is int and size >= 0 for size in shape):
-        raise Corrupt("a stored shape of an array is not one")
+        raise CorruptError("a stored shape of an array is not one")
     return tuple(shape)
 
 
@@ -131,7 +131,7 @@ def _raw(packer: Packing, array: Array, order: str) -> bytes:
         _copy_fields(tidy, array)
         array = tidy
     if not _is_sound(array):
-        raise Unsupported(
+        raise UnsupportedError(
             "a numpy array of bool or str can not be saved: it holds bytes that are none",
             hint="It was made with .view(…) or from a raw buffer: convert it with .astype(…) instead",
         )
@@ -164,12 +164,12 @@ def _is_sound(array: Array) -> bool:
 def _from_raw(dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, data: Any) -> Array:
     """An array that owns its memory. Nothing is allocated unless the data is there to fill it."""
     if dtype.subdtype is not None or type(data) is not bytes or math.prod(shape) * dtype.itemsize != len(data):
-        raise Corrupt("a stored numpy value does not have as many bytes as its dtype and shape ask for")
+        raise CorruptError("a stored numpy value does not have as many bytes as its dtype and shape ask for")
     if not data:
         return np.ndarray(shape, dtype, order=order)
     array: Array = np.ndarray(shape, dtype, data, order=order).copy("K")
     if not _is_sound(array):
-        raise Corrupt("a stored numpy value of bool or str holds bytes that are none")
+        raise CorruptError("a stored numpy value of bool or str holds bytes that are none")
     return array
 
 
@@ -189,12 +189,12 @@ def _dump_array(p: Packing, array: Array) -> tuple[int, bytes]:
 def _load_array(u: Unpacking, data: bytes) -> Array:
     spec, shape, order, content = u.array(data)
     if type(shape) is not list or order not in ("C", "F"):
-        raise Corrupt("a stored numpy array lacks its shape or order")
+        raise CorruptError("a stored numpy array lacks its shape or order")
     dimensions = _dimensions(shape)
     if spec != _OBJECT:
         return _from_raw(revive_dtype(spec), dimensions, order, content)
     if type(content) is not list or math.prod(dimensions) != len(content):
-        raise Corrupt("a stored numpy array does not have as many items as its shape asks for")
+        raise CorruptError("a stored numpy array does not have as many items as its shape asks for")
     # Assigning a list would look into items that are sequences themselves.
     items = np.fromiter(content, object, len(content))
     return items.reshape(dimensions, order=order).copy("K")
@@ -228,7 +228,7 @@ def _load_scalar(u: Unpacking, data: bytes) -> Any:
         return np.bytes_(content)
     dtype = revive_dtype(spec)
     if dtype.kind in "SU":
-        raise Corrupt("a stored numpy scalar of str or bytes is not written this way")
+        raise CorruptError("a stored numpy scalar of str or bytes is not written this way")
     return _from_raw(dtype, (), "C", content)[()]
 
 
@@ -248,12 +248,12 @@ def dumper(kind: type) -> Dumper | None:
     if issubclass(kind, np.dtype):
         return _dump_dtype
     if issubclass(kind, np.ma.MaskedArray):
-        raise Unsupported(
+        raise UnsupportedError(
             f"a numpy {kind.__name__} can not be saved",
             hint="Save its .data and .mask as two arrays, or .filled(…) with a value for what is masked",
         )
     if issubclass(kind, np.ndarray):
-        raise Unsupported(
+        raise UnsupportedError(
             f"a numpy {kind.__name__} can not be saved: it is not a plain array",
             hint="Save numpy.asarray(…) of it",
         )

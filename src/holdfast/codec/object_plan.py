@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.codec.tags import Tag
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 
 
 class Misfit(Exception):
@@ -37,9 +37,9 @@ class Plan(ABC):
         """The values inside, each with what its path gains (`.name`, `[3]`), to locate a failure."""
 
 
-def stray(ref: str, name: str) -> Unsupported:
+def stray(ref: str, name: str) -> UnsupportedError:
     """The error for an attribute that would be lost."""
-    return Unsupported(
+    return UnsupportedError(
         f"{ref} object has an attribute {name!r} that is not one of its fields",
         hint="Declare it as a field, delete it before saving, or register the class",
     )

@@ -21,7 +21,7 @@ from holdfast.codec import class_lookup
 from holdfast.codec.exception_types import ExceptionPlan
 from holdfast.codec.object_plan import Misfit, Plan, has_slot, stray
 from holdfast.codec.tags import Tag
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 
 _NO_DEFAULT = object()
 _PLAIN_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes)
@@ -277,8 +277,10 @@ def _checked(entries: Any) -> dict[str, Any] | None:
     raise ValueError("the attributes of a model are not attributes")
 
 
-def _missing(ref: str, name: str) -> Unsupported:
-    return Unsupported(f"{ref} object has no value for its field {name!r}", hint="Give it one, or register the class")
+def _missing(ref: str, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{ref} object has no value for its field {name!r}", hint="Give it one, or register the class"
+    )
 
 
 @final
@@ -293,7 +295,7 @@ class NamedTuplePlan(Plan):
 
     def dump(self, obj: Any) -> list[Any]:
         if class_lookup.lookup(self.cls, "__dict__") is not None and object.__getattribute__(obj, "__dict__"):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"{self.ref} object has attributes besides its fields",
                 hint="Register the class, so that they are kept too",
             )
@@ -329,7 +331,7 @@ class EnumPlan(Plan):
             return [self.ref, obj._value_]
         name: str = obj._name_
         if self._members.get(name) is not obj:
-            raise Unsupported(f"{obj!r} is not a declared member of {self.ref}", hint="Register the class")
+            raise UnsupportedError(f"{obj!r} is not a declared member of {self.ref}", hint="Register the class")
         return [self.ref, name]
 
     def _is_known(self, value: int) -> bool:
@@ -352,13 +354,13 @@ class EnumPlan(Plan):
 
 
 def plan_for(cls: type) -> Plan:
-    """The plan for a class, or `Unsupported` with the reason why it has none."""
+    """The plan for a class, or `UnsupportedError` with the reason why it has none."""
     ref = class_lookup.reference(cls)
     reason = class_lookup.refusal(cls) if _is_data(cls) else "it is not a data class Holdfast knows how to keep"
     plan = None if reason else _make_plan(cls, ref)
     if plan is None:
         short = ref.rpartition(":")[2].rpartition(".")[2]
-        raise Unsupported(
+        raise UnsupportedError(
             f"a {ref} object can not be saved: {reason or 'its content is more than its fields'}",
             hint=f"Say how to keep it with holdfast.register({short}, dump=…, load=…), or save its data instead",
         )
@@ -403,7 +405,7 @@ def _make_plan(cls: type, ref: str) -> Plan | None:
         return None
     name = class_lookup.intercepted(cls, tuple(defaults))
     if name:
-        raise Unsupported(
+        raise UnsupportedError(
             f"a {ref} object can not be saved: setting its field {name!r} runs a descriptor",
             hint="Say how to keep it with holdfast.register(…)",
         )

@@ -10,7 +10,7 @@ from msgspec.msgpack import decode
 from holdfast.codec.known_classes import SHAPES
 from holdfast.codec.msgpack import check_depth
 from holdfast.codec.tags import Tag
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, InvalidError
 
 
 @final
@@ -29,7 +29,7 @@ class Inert:
 
     def __init__(self, tag: int, data: bytes) -> None:
         if tag not in range(128) or type(data) is not bytes:
-            raise Invalid("an inert value has a tag from 0 to 127, and bytes")
+            raise InvalidError("an inert value has a tag from 0 to 127, and bytes")
         object.__setattr__(self, "tag", int(tag))
         object.__setattr__(self, "data", data)
 

@@ -25,7 +25,7 @@ from holdfast.codec.registry import Registration, Registry
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import Dumper, Packing
-from holdfast.errors import CircularReference, HoldfastError, TooDeep, TooLarge, Unsupported
+from holdfast.errors import CircularReferenceError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 
 _ARRAY_LIBRARIES = ("numpy", "pandas")
 _CODE = (type, FunctionType, BuiltinFunctionType, MethodType)
@@ -100,7 +100,7 @@ class Packer:
         `careful` is looking at each string and integer too; without it the encoder raises for those it can not write.
         """
         if depth > msgpack.MAX_DEPTH:
-            raise TooDeep(f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep")
+            raise TooDeepError(f"lists and dicts are nested more than {msgpack.MAX_DEPTH} deep")
         own: Any = value.copy()
         places: Any
         if type(own) is dict:
@@ -135,7 +135,7 @@ class Packer:
     def _count(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise TooLarge(f"the value holds more than {MAX_VALUES} values", hint=_SPLIT)
+            raise TooLargeError(f"the value holds more than {MAX_VALUES} values", hint=_SPLIT)
 
     def spend(self, weight: int) -> None:
         """Count bytes that are about to be packed against the limit."""
@@ -150,7 +150,7 @@ class Packer:
         if dump is None:
             dump = self._dumper(kind, value)
         if self._nesting >= msgpack.MAX_NESTING:
-            raise TooDeep(f"typed values are nested more than {msgpack.MAX_NESTING} deep")
+            raise TooDeepError(f"typed values are nested more than {msgpack.MAX_NESTING} deep")
         self._count(_CONTAINER)
         self._nesting += 1
         result = dump(self, value)
@@ -179,8 +179,8 @@ def _is_native(value: Any) -> bool:
     return type(value) is not str or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def _too_large() -> TooLarge:
-    return TooLarge("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
+def _too_large() -> TooLargeError:
+    return TooLargeError("the value is larger than the size limit", hint=f"{_SPLIT}, or raise Limits.max_bytes")
 
 
 def _dump_inert(_: Packing, value: Inert) -> tuple[int, bytes]:
@@ -191,7 +191,7 @@ def _dump_registered(packer: Packing, registration: Registration, value: Any) ->
     try:
         dumped = registration.dump(value)
     except Exception as error:
-        raise Unsupported(
+        raise UnsupportedError(
             f"the dump function registered for {registration.name} failed: {type(error).__name__}: {error}",
             hint="It must return something the codec supports",
         ) from error
@@ -252,9 +252,9 @@ def locate(value: Any, error: HoldfastError, registry: Registry, max_bytes: int)
     for _ in range(_MAX_PATH):
         if id(value) in on_the_way:
             hint = "Save an id instead of the object"
-            return CircularReference("a value contains itself", where=_tidy(path), hint=hint)
+            return CircularReferenceError("a value contains itself", where=_tidy(path), hint=hint)
         on_the_way.add(id(value))
-        if isinstance(error, TooLarge) and path:
+        if isinstance(error, TooLargeError) and path:
             break
         found = _failing_child(value, error, registry, max_bytes)
         if found is None:
@@ -268,7 +268,7 @@ def _failing_child(
     value: Any, error: HoldfastError, registry: Registry, max_bytes: int
 ) -> tuple[str, Any, HoldfastError] | None:
     # What is too large may well be so because it has too many parts to look at.
-    limit = 1000 if isinstance(error, TooLarge) else None
+    limit = 1000 if isinstance(error, TooLargeError) else None
     children = islice(_children(value), limit)
     while True:
         try:

@@ -18,7 +18,7 @@ from pandas.tseries.frequencies import to_offset
 from holdfast.codec.opaque import Inert
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import Dumper, NotHere, Packing, Unpacking
-from holdfast.errors import Corrupt, TooLarge, Unsupported
+from holdfast.errors import CorruptError, TooLargeError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def _part(value: Any, kind: type) -> Any:
     if isinstance(value, Inert):
         raise NotHere  # a part needs something this process does not have, so the whole does
     if not isinstance(value, kind):
-        raise Corrupt(f"a part of a stored pandas value is not a {kind.__name__}")
+        raise CorruptError(f"a part of a stored pandas value is not a {kind.__name__}")
     return value
 
 
@@ -42,7 +42,7 @@ _FREQUENCY = re.compile(r"-?[0-9]{0,18}[A-Za-z]{1,8}(-[A-Z0-9]{1,8}){0,4}")
 def _frequency_text(text: str, frequency: Any, parse: Callable[[str], Any]) -> str:
     """The short form of a frequency, if it says all there is to it."""
     if not _FREQUENCY.fullmatch(text) or parse(text) != frequency:
-        raise Unsupported(
+        raise UnsupportedError(
             f"the pandas frequency {frequency!r} can not be saved: there is more to it than its name",
             hint="Set the freq of the index to None, or save the parts it was made from",
         )
@@ -51,7 +51,7 @@ def _frequency_text(text: str, frequency: Any, parse: Callable[[str], Any]) -> s
 
 def _parse_frequency(text: Any, parse: Callable[[str], T]) -> T:
     if type(text) is not str or not _FREQUENCY.fullmatch(text):
-        raise Corrupt("a stored frequency is not one")
+        raise CorruptError("a stored frequency is not one")
     try:
         return parse(text)
     except ValueError:
@@ -66,8 +66,8 @@ def _period_frequency(text: str) -> Any:
 def _zone(p: Packing, zone: dt.tzinfo | None) -> dt.tzinfo | None:
     try:
         p.pack(zone)
-    except Unsupported as error:
-        raise Unsupported(
+    except UnsupportedError as error:
+        raise UnsupportedError(
             error.what, hint="Convert it to a zone of Python's own: .tz_convert(zoneinfo.ZoneInfo('Area/City'))"
         ) from None
     return zone
@@ -84,7 +84,7 @@ def _dump_timestamp(p: Packing, value: pd.Timestamp) -> tuple[int, bytes]:
 def _load_timestamp(u: Unpacking, data: bytes) -> Any:
     moment, unit, zone, fold = u.array(data)
     if type(moment) is not int or unit not in _UNITS or fold not in (0, 1):
-        raise Corrupt("a stored timestamp lacks its moment, unit or fold")
+        raise CorruptError("a stored timestamp lacks its moment, unit or fold")
     value = _part(pd.Timestamp(np.datetime64(moment, unit)), pd.Timestamp)
     if zone is not None:
         value = value.tz_localize(dt.UTC).tz_convert(_part(zone, dt.tzinfo))
@@ -98,7 +98,7 @@ def _dump_timedelta(p: Packing, value: pd.Timedelta) -> tuple[int, bytes]:
 def _load_timedelta(u: Unpacking, data: bytes) -> Any:
     length, unit = u.array(data, int, str)
     if unit not in _UNITS:
-        raise Corrupt("a stored time difference lacks its unit")
+        raise CorruptError("a stored time difference lacks its unit")
     return _part(pd.Timedelta(np.timedelta64(length, unit)), pd.Timedelta)
 
 
@@ -124,7 +124,7 @@ def _load_interval(u: Unpacking, data: bytes) -> pd.Interval[Any]:
 
 
 def _refuse(dtype: Any) -> NoReturn:
-    raise Unsupported(
+    raise UnsupportedError(
         f"the pandas dtype {dtype} can not be saved",
         hint="Convert it with .astype(…) to a dtype of numpy's, a nullable, string, categorical or time one, or object",
     )
@@ -159,19 +159,19 @@ def _load_extension(u: Unpacking, data: bytes) -> Any:
 def _row(values: Any) -> Any:
     """An array of one dimension. pandas would stretch one of none to any length."""
     if _part(values, np.ndarray).ndim != 1:
-        raise Corrupt("a part of a stored pandas value is not a row of values")
+        raise CorruptError("a part of a stored pandas value is not a row of values")
     return values
 
 
 def _integers(values: Any) -> Any:
     if _row(values).dtype.kind != "i":
-        raise Corrupt("stored positions are not a row of integers")
+        raise CorruptError("stored positions are not a row of integers")
     return values
 
 
 def _revive_numpy(values: Any) -> Any:
     if _row(values).dtype.kind not in "mM":
-        raise Corrupt("a stored pandas array of times holds something else")
+        raise CorruptError("a stored pandas array of times holds something else")
     return pd.array(values, dtype=values.dtype, copy=False)
 
 
@@ -213,7 +213,7 @@ _MASKED: dict[str, Any] = {
 
 def _revive_masked(values: Any, mask: Any) -> Any:
     if not _row(values).dtype.isnative:
-        raise Corrupt("a stored column has a dtype that no column has")
+        raise CorruptError("a stored column has a dtype that no column has")
     return _MASKED[values.dtype.kind](values, _row(mask))
 
 
@@ -226,7 +226,7 @@ def _revive_strings(storage: Any, uses_na: Any, items: Any) -> Any:
     if storage not in ("python", "pyarrow") or not all(
         item is None or isinstance(item, str) for item in _part(items, list)
     ):
-        raise Corrupt("a stored column of strings holds something else")
+        raise CorruptError("a stored column of strings holds something else")
     try:
         dtype = pd.StringDtype(storage) if uses_na else pd.StringDtype(storage, na_value=np.nan)
     except (ImportError, TypeError):
@@ -249,7 +249,7 @@ def _dump_intervals(_: Packing, array: Any) -> list[Any]:
 
 def _revive_intervals(left: Any, right: Any, closed: Any) -> Any:
     if isinstance(left, pd.RangeIndex) or isinstance(right, pd.RangeIndex):
-        raise Corrupt("a stored column of intervals has a range for its ends")  # which may be endless
+        raise CorruptError("a stored column of intervals has a range for its ends")  # which may be endless
     return pd.arrays.IntervalArray.from_arrays(_part(left, pd.Index), _part(right, pd.Index), closed)
 
 
@@ -286,7 +286,7 @@ def _dump_index(p: Packing, index: pd.Index[Any]) -> tuple[int, bytes]:
         try:
             _revive_regular(*parts[1:])
         except ValueError:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"the freq of a pandas index says {frequency!r}, and the values do not follow it",
                 hint="Set the freq of the index to None",
             ) from None
@@ -297,7 +297,7 @@ def _revive_values(name: Any, values: Any) -> pd.Index[Any]:
     array = _array(values)
     index: pd.Index[Any] = pd.Index(array, dtype=array.dtype, name=name, copy=False, tupleize_cols=False)
     if index.dtype != array.dtype:
-        raise Corrupt("a stored pandas index has a dtype that no index has")
+        raise CorruptError("a stored pandas index has a dtype that no index has")
     return index
 
 
@@ -310,7 +310,7 @@ def _array(values: Any) -> Any:
 def _revive_regular(name: Any, values: Any, frequency: Any) -> pd.Index[Any]:
     index = _revive_values(name, values)
     if not isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
-        raise Corrupt("a stored pandas index has a frequency and no times")
+        raise CorruptError("a stored pandas index has a frequency and no times")
     return type(index)(index, freq=_parse_frequency(frequency, to_offset), name=name)
 
 
@@ -328,7 +328,7 @@ _MAX_LEVEL = 1 << 24
 def _level(level: Any) -> Any:
     """A level of a MultiIndex, if pandas can look through it: a range takes no bytes and may be endless."""
     if isinstance(level, pd.RangeIndex) and len(level) > _MAX_LEVEL:
-        raise TooLarge(
+        raise TooLargeError(
             f"a level of a pandas MultiIndex is a range of {len(level)} labels",
             hint="Drop those that are not used with .remove_unused_levels()",
         )
@@ -338,7 +338,7 @@ def _level(level: Any) -> Any:
 def _dump_multi(p: Packing, index: Any) -> tuple[int, bytes]:
     levels = [_level(level.rename(None)) for level in index.levels]
     if not all(level.is_unique for level in levels):
-        raise Unsupported(
+        raise UnsupportedError(
             "a pandas MultiIndex whose levels hold a value twice can not be saved",
             hint="Make it anew with MultiIndex.from_tuples(…)",
         )
@@ -396,7 +396,7 @@ def _column(index: pd.Index[Any], values: Any) -> pd.Series[Any]:
     array = _array(values)
     series: pd.Series[Any] = pd.Series(array, index=index, dtype=array.dtype, copy=False)
     if series.dtype != array.dtype:
-        raise Corrupt("a stored pandas column has a dtype that no column has")
+        raise CorruptError("a stored pandas column has a dtype that no column has")
     return series
 
 
@@ -408,7 +408,7 @@ def _dump_table(p: Packing, table: pd.DataFrame) -> tuple[int, bytes]:
 def _load_table(u: Unpacking, data: bytes) -> pd.DataFrame:
     index, labels, columns, *extras = u.array(data)
     if len(_part(labels, pd.Index)) != len(columns):
-        raise Corrupt("a stored pandas table does not have as many columns as labels")
+        raise CorruptError("a stored pandas table does not have as many columns as labels")
     index = _part(index, pd.Index)
     # Labels may repeat, so the columns go in by number and are given their labels afterwards.
     table = pd.DataFrame({i: _column(index, values) for i, values in enumerate(columns)}, index=index)

@@ -27,7 +27,7 @@ _SHORT = 64
 def to_plain(packed: bytes) -> Any:
     """Packed bytes as a tree of JSON values that a person reads easily. There is no way back from it.
 
-    Raises `Corrupt` or `TooDeep` for bytes that `Codec.pack` did not write.
+    Raises `CorruptError` or `TooDeepError` for bytes that `Codec.pack` did not write.
     """
     return _plain(to_json(packed))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.codec import class_lookup
 from holdfast.codec.known_classes import SHAPES
 from holdfast.codec.stdlib_types import KINDS
-from holdfast.errors import Invalid, Unsupported
+from holdfast.errors import InvalidError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -56,7 +56,9 @@ class Registry:
         name): choose one yourself if the class may be moved. Subclasses are types of their own.
         """
         if type in _OWN_TYPES or class_lookup.reference(type) in _WELL_KNOWN:
-            raise Invalid(f"{type.__name__} already has a form of its own", hint="Register a subclass of it instead")
+            raise InvalidError(
+                f"{type.__name__} already has a form of its own", hint="Register a subclass of it instead"
+            )
         name = name or class_lookup.reference(type)
         other = self._by_name.get(name)
         if (
@@ -64,7 +66,7 @@ class Registry:
             and other.type is not type
             and class_lookup.reference(other.type) != class_lookup.reference(type)
         ):
-            raise Invalid(
+            raise InvalidError(
                 f"the name {name!r} is taken by {class_lookup.reference(other.type)}", hint="Pass another name="
             )
         self._by_type[type] = self._by_name[name] = Registration(name, type, dump, load)
@@ -72,17 +74,17 @@ class Registry:
     def allow(self, thing: Any, *, name: str | None = None) -> Any:
         """Let values hold this function or class by its name. Returns it, so it works as a decorator."""
         if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
-            raise Invalid(f"{thing!r} is neither a function nor a class")
+            raise InvalidError(f"{thing!r} is neither a function nor a class")
         if name is None:
             name = f"{thing.__module__}:{thing.__qualname__}"
             if "<" in name:
-                raise Invalid(
+                raise InvalidError(
                     f"{name} can not be found again by its name: it is a lambda or was made inside a function",
                     hint="Define it at the top of a module, or pass a name= that you will register in every process",
                 )
         other = self._named.get(name)
         if other is not None and other is not thing and other.__qualname__ != thing.__qualname__:
-            raise Invalid(f"the name {name!r} is taken by {other!r}", hint="Pass another name=")
+            raise InvalidError(f"the name {name!r} is taken by {other!r}", hint="Pass another name=")
         self._named[name] = thing
         self._names[thing] = name
         return thing
@@ -101,11 +103,11 @@ class Registry:
         if name is None:
             what = getattr(thing, "__qualname__", repr(thing))
             if "<" in what:
-                raise Unsupported(
+                raise UnsupportedError(
                     f"{what} can not be saved: a lambda or a function inside a function has no name to find it by",
                     hint="Move it to the top of a module and allow it with holdfast.allow(…)",
                 )
-            raise Unsupported(
+            raise UnsupportedError(
                 f"{getattr(thing, '__module__', '')}:{what} is code, and code is saved only by a name that was allowed",
                 hint=f"Allow it in every process that reads it: holdfast.allow({what})",
             )

@@ -20,7 +20,7 @@ from holdfast.codec.class_lookup import is_a
 from holdfast.codec.opaque import Inert
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import Kind, NotHere, Packing, Unpacking
-from holdfast.errors import Corrupt, HoldfastError, TooLarge, Unsupported
+from holdfast.errors import CorruptError, HoldfastError, TooLargeError, UnsupportedError
 
 
 def dump_tuple(p: Packing, value: tuple[Any, ...]) -> bytes:
@@ -36,7 +36,7 @@ _MAX_BITS = 1 << 16
 """How large the integers of a fraction or range may be: reducing and dividing them takes quadratic time."""
 
 
-def _spread(items: list[Any], error: type[HoldfastError] = Corrupt) -> list[Any]:
+def _spread(items: list[Any], error: type[HoldfastError] = CorruptError) -> list[Any]:
     """The same items of a set or keys of a dict, if their hashes are not made to collide, which takes forever."""
     if len(items) > _MAX_COLLISIONS and len(items) - len(set(map(hash, items))) > _MAX_COLLISIONS:
         raise error(f"more than {_MAX_COLLISIONS} keys or items of a set have the same hash as another")
@@ -45,23 +45,23 @@ def _spread(items: list[Any], error: type[HoldfastError] = Corrupt) -> list[Any]
 
 def _small(numbers: list[int]) -> list[int]:
     if any(number.bit_length() > _MAX_BITS for number in numbers):
-        raise TooLarge(f"a fraction or range of integers with more than {_MAX_BITS} bits")
+        raise TooLargeError(f"a fraction or range of integers with more than {_MAX_BITS} bits")
     return numbers
 
 
 def dump_set(p: Packing, value: Any) -> bytes:
-    return msgpack.join_array(sorted(map(p.pack, _spread(list(value), Unsupported))))
+    return msgpack.join_array(sorted(map(p.pack, _spread(list(value), UnsupportedError))))
 
 
 def dump_dict(p: Packing, value: dict[Any, Any]) -> bytes:
     """A dict as alternating keys and values. Plain dicts with scalar keys do not come this way."""
     if getattr(value, "__dict__", None):
-        raise Unsupported(
+        raise UnsupportedError(
             f"a {type(value).__name__} with attributes of its own can not be saved",
             hint="Delete them, or register a class of your own",
         )
     pairs = list(value.items())
-    _spread([key for key, _ in pairs], Unsupported)
+    _spread([key for key, _ in pairs], UnsupportedError)
     return p.pack([part for pair in pairs for part in pair])
 
 
@@ -117,7 +117,7 @@ def _moment_parts(u: Unpacking, data: bytes) -> tuple[str, dict[str, Any]]:
         return text, {}
     zone, fold = rest
     if type(fold) is not int:
-        raise Corrupt("a stored time has a fold that is no number")
+        raise CorruptError("a stored time has a fold that is no number")
     if zone is not None and not is_a(zone, dt.tzinfo):
         raise NotHere  # its time zone could not be revived
     return text, {"tzinfo": zone, "fold": fold}
@@ -145,7 +145,7 @@ def load_timezone(u: Unpacking, data: bytes) -> dt.timezone:
 
 def dump_zoneinfo(_: Packing, value: zoneinfo.ZoneInfo) -> bytes:
     if value.key is None:
-        raise Unsupported("a ZoneInfo without a key can not be saved", hint="Make it with ZoneInfo('Area/City')")
+        raise UnsupportedError("a ZoneInfo without a key can not be saved", hint="Make it with ZoneInfo('Area/City')")
     return value.key.encode()
 
 
@@ -155,7 +155,7 @@ _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 def load_zoneinfo(_: Unpacking, data: bytes) -> zoneinfo.ZoneInfo:
     key = data.decode()
     if not _ZONE_KEY.fullmatch(key):
-        raise Corrupt(f"{key!r} names no time zone")
+        raise CorruptError(f"{key!r} names no time zone")
     try:
         return zoneinfo.ZoneInfo(key)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -195,14 +195,14 @@ def _slow_to_compile(pattern: str | bytes, flags: int) -> bool:
 
 def dump_pattern(p: Packing, value: re.Pattern[Any]) -> bytes:
     if _slow_to_compile(value.pattern, value.flags):
-        raise Unsupported("so long a regular expression can not be saved", hint="Save its text, and compile it")
+        raise UnsupportedError("so long a regular expression can not be saved", hint="Save its text, and compile it")
     return p.pack([value.pattern, value.flags & _PATTERN_FLAGS])
 
 
 def load_pattern(u: Unpacking, data: bytes) -> re.Pattern[Any]:
     pattern, flags = u.array(data)
     if type(pattern) not in (str, bytes) or type(flags) is not int or flags & ~_PATTERN_FLAGS:
-        raise Corrupt("a stored regular expression is none, or has unknown flags")  # re.DEBUG would print
+        raise CorruptError("a stored regular expression is none, or has unknown flags")  # re.DEBUG would print
     if _slow_to_compile(pattern, flags):
         raise NotHere
     return re.compile(pattern, flags)
@@ -233,7 +233,7 @@ def load_address(u: Unpacking, data: bytes) -> Any:
 def load_deque(u: Unpacking, data: bytes) -> collections.deque[Any]:
     maxlen, items = u.array(data)
     if type(items) is not list:
-        raise Corrupt("a stored deque does not hold its items")
+        raise CorruptError("a stored deque does not hold its items")
     return collections.deque(items, maxlen)
 
 
@@ -244,7 +244,7 @@ def dump_defaultdict(p: Packing, value: collections.defaultdict[Any, Any]) -> by
 def load_defaultdict(u: Unpacking, data: bytes) -> collections.defaultdict[Any, Any]:
     factory, items = u.array(data)
     if type(items) is not dict:
-        raise Corrupt("a stored defaultdict does not hold its items")
+        raise CorruptError("a stored defaultdict does not hold its items")
     if factory is not None and type(factory) is Inert:
         raise NotHere
     return collections.defaultdict(factory, items)

@@ -24,7 +24,7 @@ from holdfast.codec.registry import Registry
 from holdfast.codec.stdlib_types import KINDS
 from holdfast.codec.tags import Tag
 from holdfast.codec.type_handler import Loader, NotHere, Unpacking
-from holdfast.errors import Corrupt, HoldfastError, TooDeep, TooLarge, Unsupported
+from holdfast.errors import CorruptError, HoldfastError, TooDeepError, TooLargeError, UnsupportedError
 
 _SHALLOW = 64
 """So few bytes can not nest deeply enough to do harm, whatever they hold."""
@@ -119,7 +119,7 @@ class Unpacker:
         for data in items:
             size = len(data)
             if size > self._max_bytes:
-                raise TooLarge(
+                raise TooLargeError(
                     f"{size} packed bytes are over the limit of {self._max_bytes}",
                     hint="Raise Limits.max_bytes if you trust where they come from",
                 )
@@ -150,25 +150,25 @@ class Unpacker:
         except HoldfastError:
             raise
         except RecursionError:
-            raise TooDeep("packed bytes nest too deeply to be read here") from None
+            raise TooDeepError("packed bytes nest too deeply to be read here") from None
         except Exception as error:  # noqa: BLE001 - a key's own `__hash__` may raise anything
-            raise Corrupt(f"not the packed form of a value: {type(error).__name__}: {error}") from None
+            raise CorruptError(f"not the packed form of a value: {type(error).__name__}: {error}") from None
 
     def array(self, data: bytes, *types: type) -> list[Any]:
         """A payload that is a list, optionally of exactly these types."""
         parts = self.value(data)
         if type(parts) is not list or (types and tuple(map(type, parts)) != types):
-            raise Corrupt("a typed value's payload does not have its parts")
+            raise CorruptError("a typed value's payload does not have its parts")
         return parts
 
     def _revive(self, tag: int, view: memoryview) -> Any:
         if tag < 0:
-            raise Corrupt(f"an ext of type {tag}, which Holdfast never writes")
+            raise CorruptError(f"an ext of type {tag}, which Holdfast never writes")
         loader = _LOADERS.get(tag)
         if loader is None:
             return Inert(tag, bytes(view))
         if self._nesting >= msgpack.MAX_NESTING:
-            raise TooDeep(f"packed bytes nest typed values more than {msgpack.MAX_NESTING} deep")
+            raise TooDeepError(f"packed bytes nest typed values more than {msgpack.MAX_NESTING} deep")
         self._nesting += 1
         try:
             # A payload with values inside is not copied, lest values in each other be copied over and over.
@@ -179,7 +179,7 @@ class Unpacker:
             raise
         except Exception as error:  # noqa: BLE001 - loaders run on forged payloads: whatever they raise means this
             name = Tag(tag).name.lower()
-            raise Corrupt(
+            raise CorruptError(
                 f"a stored {name} does not hold what a {name} holds: {type(error).__name__}: {error}"
             ) from None
         finally:
@@ -196,7 +196,7 @@ class Unpacker:
                 make = self._makers[number] = _maker(number)
             return make(fields)
         except (TypeError, ValueError, AttributeError):
-            raise Corrupt("a stored value of a well-known class lacks its parts") from None
+            raise CorruptError("a stored value of a well-known class lacks its parts") from None
 
     def plan(self, ref: str, tag: Tag) -> Plan:
         """How to put objects of a class together again, if that may be done here."""
@@ -213,7 +213,7 @@ class Unpacker:
         try:
             return registration.load(dumped)
         except Exception as error:
-            raise Corrupt(
+            raise CorruptError(
                 f"the load function registered for {name} refused stored data: {type(error).__name__}: {error}",
                 hint="It must accept whatever its dump function has ever returned",
             ) from error
@@ -230,7 +230,7 @@ class Unpacker:
 def _parts(u: Unpacking, data: bytes, count: int) -> list[Any]:
     parts = u.array(data)
     if len(parts) < count or type(parts[0]) is not str:
-        raise Corrupt("a stored object lacks its class name or its parts")
+        raise CorruptError("a stored object lacks its class name or its parts")
     return parts
 
 
@@ -262,7 +262,7 @@ def _plan(ref: str, tag: int) -> Plan:
             raise NotHere
         try:
             plan = plan_for(cls)
-        except Unsupported:
+        except UnsupportedError:
             raise NotHere from None
         module = sys.modules[module_name]
         found = _FOUND[ref] = _Found(module, object.__getattribute__(module, "__dict__"), plan)
@@ -277,7 +277,7 @@ def _load_object(tag: Tag) -> Callable[[Unpacker, Any], Any]:
     def load(u: Unpacker, data: bytes) -> Any:
         parts = _parts(u, data, 2)
         if type(parts[1]) is not fields_type:
-            raise Corrupt("a stored object's fields are not fields")
+            raise CorruptError("a stored object's fields are not fields")
         return u.plan(parts[0], tag).load(parts)
 
     return load

@@ -34,7 +34,7 @@ from holdfast.engine.rng import chance
 from holdfast.engine.row_format import Branch, Info, Line, Point, fold_row, info_row, node_row, object_rows, step_body
 from holdfast.engine.state_loader import Held, States, weigh
 from holdfast.engine.step_info import Head, Heads
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     from holdfast.engine.projection.projector import Projector
@@ -64,7 +64,7 @@ class OnConflict(Enum):
     BRANCH = "branch"
     """Open a branch at the parent."""
     REFUSE = "refuse"
-    """Raise `Conflict`."""
+    """Raise `ConflictError`."""
 
 
 Edit: TypeAlias = "Callable[[Point | None, Held | None], Awaitable[EditMap]]"
@@ -185,7 +185,7 @@ class Appender:
                     raise
                 await self._start_over(savings)
                 continue
-            except (NotFound, Invalid, Corrupt, Conflict):
+            except (NotFoundError, InvalidError, CorruptError, ConflictError):
                 # What is remembered of a line may be out of date, and the change right for how it is now.
                 if await self._up_to_date(batch):
                     raise
@@ -199,7 +199,7 @@ class Appender:
                     return heads
                 return [await self._head(saving, each) for saving, each in zip(savings, batch.made, strict=True)]
             await self._refused(savings, batch, failed, taken)
-        raise Conflict(
+        raise ConflictError(
             f"others were first {_ATTEMPTS} times",
             where=f"thread {savings[0].line}",
             hint="Try again with fewer writers",
@@ -227,7 +227,7 @@ class Appender:
             raise IdTaken(saving.id)
         if condition is _Condition.STEP:
             if saving.on_conflict is OnConflict.REFUSE:
-                raise Conflict(
+                raise ConflictError(
                     f"another checkpoint follows {'the start' if parent is None else parent.id} already",
                     where=f"thread {line}",
                     hint="Read the latest state and apply the change to it, or fork a branch",
@@ -500,9 +500,9 @@ def _place_of(parent: Point | None) -> Place:
     return Place(0, -1) if parent is None else Place(parent.branch, parent.seq)
 
 
-def name_taken(line: Line) -> Conflict:
+def name_taken(line: Line) -> ConflictError:
     """The error for a name that another step has."""
-    return Conflict(
+    return ConflictError(
         "another checkpoint has the name", where=f"thread {line}", hint="Use another name, or move this one"
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from holdfast.engine.row_format import HINT, Branch
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 
 class Place(NamedTuple):
@@ -27,7 +27,7 @@ class Layout:
         self._bases = {each.branch: Place(each.base_branch, each.base_length - 1) for each in branches}
         for branch, base in self._bases.items():
             if base.branch >= branch and base.seq >= 0:  # a branch starts from one that was there before it
-                raise Corrupt(f"branch {branch} is said to start from branch {base.branch}", hint=HINT)
+                raise CorruptError(f"branch {branch} is said to start from branch {base.branch}", hint=HINT)
         self._before: dict[int, int] = {0: 0}
 
     def base(self, branch: int) -> Place | None:

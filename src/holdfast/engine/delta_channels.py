@@ -21,7 +21,7 @@ from holdfast.engine.pending_writes import Write, Writes, write_row
 from holdfast.engine.row_format import Branch, Line, Point
 from holdfast.engine.state_loader import States
 from holdfast.engine.step_info import Heads
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import CorruptError, NotFoundError
 
 KEPT = "__checkpoint__"
 """The channel that holds what a checkpoint of LangGraph has besides its channels."""
@@ -140,7 +140,7 @@ class Deltas:
             elif history is not None:
                 entry = self._codec.unpack(write.packed)
                 if type(entry) is not list or tuple(map(type, entry)) != (str, bytes):
-                    raise Corrupt("a write that was carried over is not one", where=f"channel {write.channel!r}")
+                    raise CorruptError("a write that was carried over is not one", where=f"channel {write.channel!r}")
                 history.writes.append((entry[0], entry[1]))
 
     async def _walk(self, line: Line, point: Point) -> AsyncIterator[tuple[PackedMap, list[Write]]]:
@@ -166,7 +166,7 @@ class Deltas:
             ahead.clear()
             try:
                 point = await self._lines.find(line, parent)
-            except NotFound:
+            except NotFoundError:
                 return
 
 

@@ -15,7 +15,7 @@ from holdfast.engine.model.packed_state import Packed, as_items
 from holdfast.engine.model.workspace import Rounds, Workspace
 from holdfast.engine.row_format import Line
 from holdfast.engine.state_loader import Held, States
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Shown:
     async def _one(self, key: bytes) -> tuple[Draft, Origin]:
         found = await self._nodes(draft_reader.one(self._ws, await self._state(), key))
         if found is None:
-            raise Corrupt("a state lacks a channel that it should have", where=key.hex())
+            raise CorruptError("a state lacks a channel that it should have", where=key.hex())
         return found
 
     async def _state(self) -> MapDraft:

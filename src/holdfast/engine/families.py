@@ -16,7 +16,8 @@ async def family(engine: Engine, line: Line) -> list[Line]:
 
 
 async def lines_of(engine: Engine, tenant: str, threads: Iterable[str] | None) -> list[Line]:
-    """The lines of some threads, or of all, each followed by those of its namespaces. `NotFound` if there is none."""
+    """The lines of some threads, or of all, each followed by those of its namespaces. `NotFoundError` if there is
+    none."""
     if threads is None:
         return await engine.lines.names(tenant)
     found: list[Line] = []

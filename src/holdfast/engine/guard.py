@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.backends.interface import Change
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 
 Action: TypeAlias = Literal["read", "write"]
 
@@ -42,20 +42,20 @@ class Guard:
     """Who acts, as events name it."""
 
     def scope(self, parts: Mapping[str, str | None] | Scope | str) -> Scope:
-        """The scope that a caller names by its parts, or by its text. `Invalid` if it is none."""
+        """The scope that a caller names by its parts, or by its text. `InvalidError` if it is none."""
         if isinstance(parts, Scope):
             return parts
         return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
 
     def key(self, where: Scope | str, text: object, what: str = "key") -> str:  # noqa: ARG002
-        """The key that a caller names in a scope, or the id of some other thing, in its normal form. `Invalid` if it is
-        none."""
+        """The key that a caller names in a scope, or the id of some other thing, in its normal form. `InvalidError` if
+        it is none."""
         return check_key(text, what)
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:  # noqa: ARG002
         """Whether this may be done with these keys of a scope, or with the scope as a whole if there are none.
 
-        `Denied` if not; that was then noted.
+        `DeniedError` if not; that was then noted.
         """
         return FREELY
 
@@ -64,15 +64,15 @@ class Guard:
         there at all."""
         try:
             return await self.allow(action, scope, keys)
-        except Denied as error:
+        except DeniedError as error:
             denied = error
         # Here, and not above: or else the error would have the other one for its context.
-        raise Denied(denied.what, where=name, hint=denied.hint, code=denied.code)
+        raise DeniedError(denied.what, where=name, hint=denied.hint, code=denied.code)
 
     async def visible(self, scopes: Sequence[Scope]) -> list[Scope]:
         """Those of some scopes that may be read as a whole. Only a question: nothing is noted."""
         return list(scopes)
 
     async def saw(self, scope: Scope, keys: Sequence[str]) -> None:
-        """Keys were read, as `allow` allowed. Noted, where reads are; `Denied` if that is allowed no longer: what was
-        read is then not handed out."""
+        """Keys were read, as `allow` allowed. Noted, where reads are; `DeniedError` if that is allowed no longer: what
+        was read is then not handed out."""

@@ -9,7 +9,7 @@ from holdfast.backends.interface import Change, Delete, Expect, Get, Put, Row
 from holdfast.backends.tables import REFS
 from holdfast.engine.context import Ground
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 
 _LIFE_NS = 60 * 10**9
 """After this long without a sign of life, whoever has a lease is taken to be dead, unless it says otherwise."""
@@ -40,7 +40,7 @@ class Lease:
         return Delete(REFS, self._row.key)
 
     async def take(self) -> None:
-        """Have it. `Conflict` if another has."""
+        """Have it. `ConflictError` if another has."""
         key, (_, now) = self._row.key, self._row.columns
         (old,) = await self._ground.backend.read([Get(REFS, [key])])
         # Either way: clocks of two machines differ a little, and one that was set back shows a time that is to come.
@@ -51,13 +51,13 @@ class Lease:
             raise self._taken()
 
     async def show_life(self) -> None:
-        """Let others know, from time to time, that its holder lives. `Conflict` if one did not believe it."""
+        """Let others know, from time to time, that its holder lives. `ConflictError` if one did not believe it."""
         now = self._ground.clock()
         if abs(now - int(self._row.columns[1])) > self._life // 4:
             await self.confirm()
 
     async def confirm(self) -> None:
-        """Let others know now. `Conflict` if it is another's."""
+        """Let others know now. `ConflictError` if it is another's."""
         token, _ = self._row.columns
         fresh = Row(self._row.key, (token, self._ground.clock()))
         if await self._ground.backend.apply([self.condition(), Put(REFS, fresh)]) is not None:
@@ -89,10 +89,10 @@ class Lease:
                 await self._ground.backend.apply(batch)
             raise
 
-    def _taken(self) -> Conflict:
+    def _taken(self) -> ConflictError:
         if not self._line.name:
-            return Conflict(f"another process has the {self._what}", hint="Wait for it to end", code="under-way")
-        return Conflict(
+            return ConflictError(f"another process has the {self._what}", hint="Wait for it to end", code="under-way")
+        return ConflictError(
             f"another {self._what} of the thread is under way",
             where=f"thread {self._line}",
             hint="Wait for it to end",

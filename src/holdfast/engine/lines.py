@@ -14,7 +14,7 @@ from holdfast.engine.context import Ground
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.protection import unheld
 from holdfast.engine.row_format import Branch, Info, Line, Point, info_of, info_row
-from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ class Lines:
         return [self.unchanged(line, info), Put(LINES, info_row(line, fresh))]
 
     async def delete(self, *lines: Line) -> bool:
-        """Remove lines and all that belongs to them. False if there were none. `Denied` if one is held."""
+        """Remove lines and all that belongs to them. False if there were none. `DeniedError` if one is held."""
         gone = [Delete(space, tuple(line)) for line in lines for space in SPACES]
         while True:
             conditions = await unheld(self._backend, lines)
@@ -249,7 +249,7 @@ class Lines:
     # Steps ----------------------------------------------------------------------------------------------------
 
     async def find(self, line: Line, at: At) -> Point:
-        """The step that is named; `NotFound` if there is none."""
+        """The step that is named; `NotFoundError` if there is none."""
         return Point.of(await self.find_row(line, at, bodies=False))
 
     async def find_and(self, line: Line, at: At, more: Sequence[Query]) -> tuple[Point, list[list[Row]]]:
@@ -263,7 +263,7 @@ class Lines:
 
     async def _found(self, line: Line, at: At, bodies: bool, more: Sequence[Query]) -> tuple[Row, list[list[Row]]]:
         if isinstance(at, Root):
-            raise NotFound("the start of a thread is no checkpoint", where=f"thread {line}")
+            raise NotFoundError("the start of a thread is no checkpoint", where=f"thread {line}")
         if isinstance(at, OnBranch):
             head = await self.head(line, await self.branch(line, at.name))
             at = Place(head.branch, head.seq)
@@ -280,11 +280,11 @@ class Lines:
         return rows[0], found
 
     async def reading(self, line: Line, point: Point, read: Callable[[Point], Awaitable[T]]) -> T:
-        """What is read of a step. `NotFound`, and not `Corrupt`, if it was deleted or pruned meanwhile."""
+        """What is read of a step. `NotFoundError`, and not `CorruptError`, if it was deleted or pruned meanwhile."""
         while True:
             try:
                 return await read(point)
-            except Corrupt:
+            except CorruptError:
                 now = await self.find(line, point.id)
                 if now == point or now.hash != point.hash:
                     raise
@@ -384,7 +384,7 @@ class Lines:
         heads = await self._backend.read([self._head_query(line, number) for number in numbers])
         found = await self.last_before(line, [Place(*Point.of(row)[:2]) for rows in heads for row in rows], time)
         if not found:
-            raise NotFound("the thread has no checkpoint of that time or before", where=f"thread {line}")
+            raise NotFoundError("the thread has no checkpoint of that time or before", where=f"thread {line}")
         last = max(found, key=lambda point: (point.time, point.id, point.revision))
         if last.pruned:
             raise pruned(line)
@@ -427,11 +427,11 @@ class Lines:
     def _head_query(self, line: Line, branch: int) -> Scan:
         return Scan(STEPS, (*line, branch), reverse=True, limit=1, bodies=False)
 
-    async def _not_there(self, line: Line, at: str | Place | None) -> NotFound:
+    async def _not_there(self, line: Line, at: str | Place | None) -> NotFoundError:
         if at is None or await self.look(line) is None:
             return no_line(line)
         what = f"id {at!r}" if isinstance(at, str) else f"number {at.seq} on branch {at.branch}"
-        return NotFound(
+        return NotFoundError(
             f"the thread has no checkpoint with {what}", where=f"thread {line}", hint="List them with log()"
         )
 
@@ -456,7 +456,7 @@ class Lines:
                 return branch.branch
         if name == MAIN.name:
             return 0
-        raise NotFound(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
+        raise NotFoundError(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
     async def layout(self, line: Line) -> Layout:
         """How the branches hang together."""
@@ -469,7 +469,9 @@ class Lines:
             return Point.of(head[0])
         if not rows:
             raise (
-                no_line(line) if branch == 0 else NotFound(f"the thread has no branch {branch}", where=f"thread {line}")
+                no_line(line)
+                if branch == 0
+                else NotFoundError(f"the thread has no branch {branch}", where=f"thread {line}")
             )
         base = Branch.of(rows[0])
         return await self.find(line, Place(base.base_branch, base.base_length - 1))
@@ -480,10 +482,12 @@ class Lines:
         return Branch.of(rows[0]).branch + 1 if rows else 1
 
     async def check_free(self, line: Line, name: str) -> list[Branch]:
-        """The branches but the first, of which none has this name; `Conflict` if one has."""
+        """The branches but the first, of which none has this name; `ConflictError` if one has."""
         others = await self.branches(line)
         if name in {MAIN.name, *(branch.name for branch in others)}:
-            raise Conflict(f"the thread has a branch {name!r} already", where=f"thread {line}", hint="Use another name")
+            raise ConflictError(
+                f"the thread has a branch {name!r} already", where=f"thread {line}", hint="Use another name"
+            )
         return others
 
     async def fork(self, line: Line, at: Point, name: str) -> Branch:
@@ -519,7 +523,7 @@ class Lines:
             if failed == len(conditions):
                 owners = [owner for _, owner in await self.refs(line, kind, name)]
                 if owners and owners != [id]:
-                    raise Conflict(
+                    raise ConflictError(
                         f"another checkpoint has the name {name!r}",
                         where=f"checkpoint {owners[0]} of thread {line}",
                         hint="Use another name, or move this one (move=True)",
@@ -543,13 +547,13 @@ def index_key(tenant: str) -> Key:
     return (tenant, _NO_LINE, "setting", "words", "")
 
 
-def pruned(line: Line) -> NotFound:
+def pruned(line: Line) -> NotFoundError:
     """The error for a step of which only a stub is left."""
-    return NotFound("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
+    return NotFoundError("the checkpoint was pruned", where=f"thread {line}", hint="See log() for those that are there")
 
 
-def no_line(line: Line) -> NotFound:
+def no_line(line: Line) -> NotFoundError:
     """The error for a line that is not there."""
-    return NotFound(
+    return NotFoundError(
         "there is no such thread, or it has no checkpoint yet", where=f"thread {line}", hint="See threads()"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.engine.model.scopes import MARK as STATE
 from holdfast.engine.row_format import Line
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 MARK = "␟"
 """Between a thread's name and a namespace; doubled where it is part of the thread's own."""
@@ -30,9 +30,9 @@ def has_messages(name: str) -> bool:
 
 
 def check_thread(name: str) -> str:
-    """The name of a thread that is to be saved to. `Invalid` if a line of this name holds something else."""
+    """The name of a thread that is to be saved to. `InvalidError` if a line of this name holds something else."""
     if not is_thread(name):
-        raise Invalid(
+        raise InvalidError(
             f"names that start with {STATE} are those of state, and no thread's",
             where=repr(name)[:80],
             hint="Change state by store.state(…); choose another name for a thread",
@@ -44,7 +44,7 @@ def thread_name(thread_id: str, namespace: str = "") -> str:
     """The name under which a store keeps the checkpoints of a thread, or of a namespace in it."""
     check_thread(thread_id)
     if namespace.startswith(MARK):
-        raise Invalid(f"a namespace does not start with {MARK}", where=repr(namespace)[:80])
+        raise InvalidError(f"a namespace does not start with {MARK}", where=repr(namespace)[:80])
     name = thread_id.replace(MARK, MARK * 2)
     return name + MARK + namespace if namespace or not thread_id else name
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 _MAX = 512
 _SPECIAL = re.compile(r"\*\*|\*|\?")
@@ -17,9 +17,9 @@ _AS_REGEX = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Tells whether a text matches. `*` is any text without a slash, `**` any text, `?` one character but a slash."""
     if type(pattern) is not str or not 0 < len(pattern) <= _MAX:
-        raise Invalid(f"a pattern is text of 1 to {_MAX} characters, such as plan/*", where=repr(pattern)[:80])
+        raise InvalidError(f"a pattern is text of 1 to {_MAX} characters, such as plan/*", where=repr(pattern)[:80])
     if pattern.count("*") > 16:
-        raise Invalid("a pattern has at most 16 stars", where=repr(pattern)[:80])
+        raise InvalidError("a pattern has at most 16 stars", where=repr(pattern)[:80])
     if not _SPECIAL.search(pattern):
         return pattern.__eq__
     parts = [_AS_REGEX.get(part) or re.escape(part) for part in re.split(r"(\*\*|\*|\?)", pattern)]

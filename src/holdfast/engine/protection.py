@@ -13,7 +13,7 @@ from holdfast.backends.interface import Backend, Expect, Get, Query, Row, Scan
 from holdfast.backends.tables import LINES, REFS
 from holdfast.engine.namespaces import root_of
 from holdfast.engine.row_format import Line
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 
 PIN, HOLD, LEASE = "pin", "hold", "lease"
 """Kinds of references. The names of pins and holds are reasons. Holds and leases are of no step."""
@@ -52,7 +52,7 @@ def is_about_step(ref: Row) -> bool:
 
 async def unheld(backend: Backend, lines: Iterable[Line]) -> list[Expect]:
     """The conditions that lines are as they are now: first one for each of them, then for the threads that they belong
-    to. `Denied` if one is held."""
+    to. `DeniedError` if one is held."""
     wanted = list(dict.fromkeys(lines))
     wanted += dict.fromkeys(root for line in wanted if (root := root_of(line)) not in wanted)
     queries: list[Query] = [Get(LINES, [tuple(line)]) for line in wanted]
@@ -61,7 +61,7 @@ async def unheld(backend: Backend, lines: Iterable[Line]) -> list[Expect]:
     for rows in found[len(wanted) :]:
         if rows:
             held = Hold.of(rows[0])
-            raise Denied(
+            raise DeniedError(
                 f"the thread is held{': ' + held.reason if held.reason else ''}",
                 where=f"thread {held.line}",
                 hint="Release it first, if that is yours to decide",

@@ -18,7 +18,7 @@ from holdfast.codec.envelope import Content, Context, unwrap, wrap
 from holdfast.engine.model.large_pointers import PIECE, Pointer, join, parse_pointer, split
 from holdfast.engine.model.nodes import MapRoot, decode_root, encode_root
 from holdfast.engine.model.steps import Parent, Step
-from holdfast.errors import Corrupt, HoldfastError, Invalid, TooLarge
+from holdfast.errors import CorruptError, HoldfastError, InvalidError, TooLargeError
 
 
 class Line(NamedTuple):
@@ -35,13 +35,13 @@ def check_name(text: object, what: str) -> str:
     """A name that every store can keep: text, not too long."""
     if not isinstance(text, str):
         hint = "Give its id" if hasattr(text, "id") else ""
-        raise Invalid(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80], hint=hint)
+        raise InvalidError(f"the {what} is a string, not {type(text).__name__}", where=repr(text)[:80], hint=hint)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise Invalid(f"the {what} is not text: it has lone surrogates", where=ascii(text)[:80]) from None
+        raise InvalidError(f"the {what} is not text: it has lone surrogates", where=ascii(text)[:80]) from None
     if size > MAX_NAME:
-        raise Invalid(
+        raise InvalidError(
             f"the {what} has at most {MAX_NAME} bytes of UTF-8, and this one {size}",
             where=f"{text[:40]}…",
             hint="Use a shorter name, or a digest of this one",
@@ -108,7 +108,7 @@ class Point(NamedTuple):
             return tuple(Parent(branch, seq, bytes.fromhex(commit)) for branch, seq, commit in parents)
         except (MsgspecError, ValueError):
             what = f"what a pruned merge is said to have merged cannot be read: {self.metadata[:80]!r}"
-            raise Corrupt(what, where=f"branch {self.branch}, number {self.seq}", hint=HINT) from None
+            raise CorruptError(what, where=f"branch {self.branch}, number {self.seq}", hint=HINT) from None
 
 
 class Branch(NamedTuple):
@@ -151,7 +151,7 @@ def step_body(line: Line, step: Step, max_bytes: int) -> bytes:
     """A step in its envelope. What could not be read again is not written."""
     content = step.encode()
     if len(content) > max_bytes:
-        raise TooLarge(
+        raise TooLargeError(
             f"a checkpoint of {len(content)} bytes is over the limit of {max_bytes}",
             where=f"thread {line}",
             hint="Save it in several steps, or raise Limits.max_bytes",
@@ -166,7 +166,7 @@ def open_step(line: Line, row: Row, max_bytes: int) -> Step:
     step = Step.decode(record.content)
     header = step.header
     if step.commit != point.hash or (header.id, header.time, header.kind) != (point.id, point.time, point.kind):
-        raise Corrupt("a step is not the one that its row says", where=where(line, point), hint=HINT)
+        raise CorruptError("a step is not the one that its row says", where=where(line, point), hint=HINT)
     return step
 
 
@@ -279,7 +279,7 @@ def is_sound(space: Space, row: Row) -> bool:
         return True
     try:
         unwrap(row.body, Context(str(row.key[0]), str(row.key[1]), *context_of(space, row)))
-    except Corrupt:
+    except CorruptError:
         return False
     except HoldfastError:
         return True  # too large, sealed, or from a newer release: nothing that a copy would mend
@@ -303,5 +303,5 @@ def context_of(space: Space, row: Row) -> tuple[str, bytes]:
 
 def _bytes(part: Scalar) -> bytes:
     if not isinstance(part, bytes):
-        raise Corrupt("a key of the store is not bytes where it should be", where=repr(part), hint=HINT)
+        raise CorruptError("a key of the store is not bytes where it should be", where=repr(part), hint=HINT)
     return part

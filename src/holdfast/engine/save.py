@@ -29,7 +29,7 @@ from holdfast.engine.row_format import Branch, Info, Line, Point, info_row, open
 from holdfast.engine.state_loader import Held, States
 from holdfast.engine.step_info import Head, Heads
 from holdfast.engine.text_index.indexer import Indexer
-from holdfast.errors import Conflict, Corrupt, Invalid
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 Around: TypeAlias = Callable[[Callable[..., Awaitable[list[Head]]], Sequence[Saving]], Awaitable[list[Head]]]
 """Given what saves, and what is to be saved, has it saved."""
@@ -71,7 +71,9 @@ class Rebaser:
     async def _save(self, *savings: Saving) -> list[Head]:
         named = [(saving.line, saving.id) for saving in savings if saving.id]
         if len(set(named)) < len(named):
-            raise Invalid("two checkpoints that are saved together have one id", hint="Save them one after the other")
+            raise InvalidError(
+                "two checkpoints that are saved together have one id", hint="Save them one after the other"
+            )
         swept = 0
         while True:
             taken = None
@@ -85,7 +87,7 @@ class Rebaser:
                 except IdTaken:
                     continue
             if len(savings) > 1:
-                raise Conflict(
+                raise ConflictError(
                     f"checkpoint {Point.of(taken).id} is there already, and cannot be saved again together with others",
                     where=f"thread {Line(*map(str, taken.key[:2]))}",
                     hint="Save it alone, or under another id",
@@ -99,7 +101,7 @@ class Rebaser:
                     raise
                 self._ground.cache.clear()
                 continue
-            except Corrupt:
+            except CorruptError:
                 (there,) = await self._ground.backend.read([Get(STEPS, [taken.key])])
                 if there:
                     raise
@@ -174,7 +176,7 @@ class Rebaser:
             commit = (await self._lines.find(saving.line, saving.parent)).hash
         parents = old.step.header.parents
         if commit != (parents[0].commit if parents else None):
-            raise Conflict(
+            raise ConflictError(
                 f"checkpoint {saving.id} is there already, and follows another one",
                 where=f"thread {saving.line}",
                 hint="Save under another id, or name the parent that it has",

@@ -35,7 +35,7 @@ from holdfast.engine.row_format import (
     where,
 )
 from holdfast.engine.step_info import Head
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 T = TypeVar("T")
 
@@ -164,13 +164,13 @@ class States:
                 break
             branch, last, commit = parents[0]
         if wanted:
-            raise Corrupt("the steps that a state is made of do not reach its start", where=where(line, point))
+            raise CorruptError("the steps that a state is made of do not reach its start", where=where(line, point))
         tail = tuple((Origin(*at[:2]), step.edit) for at, step in steps)
         weight = sum(len(operation) + _OBJECT for _, step in steps for _, operation in step.stored)
         if steps and not steps[0][1].header.parents:
             return Held(EMPTY, 0, tail, weight, ({}, tuple(edit for _, edit in tail)))
         if not folds:
-            raise Corrupt("a folded state is missing", where=where(line, point), hint=HINT)
+            raise CorruptError("a folded state is missing", where=where(line, point), hint=HINT)
         base = steps[0][1].header.parents[0].commit if steps else point.hash
         form = folds[0].columns[0]
         return Held(open_fold(line, folds[0], base), int(form), tail, weight)
@@ -197,12 +197,14 @@ class States:
     def _chain(self, line: Line, rows: list[Row], count: int, commit: bytes, point: Point) -> list[tuple[Point, Step]]:
         """Consecutive steps from their rows, each of which must be the parent of the next."""
         if len(rows) != count:
-            raise Corrupt(f"{count - len(rows)} steps are missing before this one", where=where(line, point), hint=HINT)
+            raise CorruptError(
+                f"{count - len(rows)} steps are missing before this one", where=where(line, point), hint=HINT
+            )
         steps = []
         for row in reversed(rows):
             step = open_step(line, row, self._max_bytes)
             if step.commit != commit:
-                raise Corrupt("a step does not follow its parent", where=where(line, Point.of(row)), hint=HINT)
+                raise CorruptError("a step does not follow its parent", where=where(line, Point.of(row)), hint=HINT)
             steps.append((Point.of(row), step))
             commit = step.header.parents[0].commit if step.header.parents else b""
         return steps[::-1]

@@ -14,7 +14,7 @@ from holdfast.engine.model.packed_state import Packed, flatten, inner, pack_stat
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held, States, weigh
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.errors import CorruptError, HoldfastError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     from holdfast.engine.append import Edit
@@ -25,7 +25,7 @@ _WORTH_COMPARING = 1024
 """A value of more packed bytes is compared with the old one, which has to be read for it."""
 
 
-class AbsentPath(NotFound):
+class AbsentPath(NotFoundError):
     """The state has nothing at a path. A mapping raises `KeyError` for it, but not where the state itself is gone."""
 
 
@@ -95,14 +95,14 @@ class Partial:
     async def _length(self, path: Sequence[Any]) -> int:
         found = draft_reader.length(await self._found(path))
         if found is None:
-            raise Invalid("what is there is no list", where=path_text(path))
+            raise InvalidError("what is there is no list", where=path_text(path))
         return found
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Answer a question about the state. Raises `NotFound` if the step was deleted meanwhile."""
+        """Answer a question about the state. Raises `NotFoundError` if the step was deleted meanwhile."""
         try:
             return await self._asked_again(ask)
-        except Corrupt:
+        except CorruptError:
             if self._look is not None:
                 await self._look()  # says so if the step was deleted meanwhile
             raise
@@ -222,9 +222,9 @@ def _packed(codec: Codec, path: Sequence[Any], value: Any) -> Packed:
 
 def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _Remove) -> None:
     if not path or type(path[0]) is not str:
-        raise Invalid("a path starts with the name of a channel", where=repr(tuple(path)))
+        raise InvalidError("a path starts with the name of a channel", where=repr(tuple(path)))
     if len(path) > MAX_EDITS:
-        raise Invalid(
+        raise InvalidError(
             f"a path has at most {MAX_EDITS} keys, and this one {len(path)}",
             where=path_text(path[:3]),
             hint="Set a value higher up",
@@ -233,10 +233,10 @@ def _plant(codec: Codec, tree: _Branching, path: Sequence[Any], leaf: Packed | _
     for packed, key in zip(stem, path, strict=False):
         _, below = tree.setdefault(packed, (key, _Branching()))
         if not isinstance(below, _Branching):
-            raise Invalid("two changes are made in one place", where=path_text(path))
+            raise InvalidError("two changes are made in one place", where=path_text(path))
         tree = below
     if last in tree:
-        raise Invalid("two changes are made in one place", where=path_text(path))
+        raise InvalidError("two changes are made in one place", where=path_text(path))
     tree[last] = (path[-1], leaf)
 
 
@@ -257,11 +257,11 @@ class _Grower:
             key, packed_key = await self._as_there(path, key, packed_key)
             here = (*path, key)
             if packed_key in seen:
-                raise Invalid("two changes are made in one place", where=path_text(here))
+                raise InvalidError("two changes are made in one place", where=path_text(here))
             seen.add(packed_key)
             if isinstance(change, _Remove):
                 if not await self._state.has(here):
-                    raise NotFound("there is nothing to remove", where=path_text(here))
+                    raise NotFoundError("there is nothing to remove", where=path_text(here))
                 removed.append(packed_key)
             elif not isinstance(change, _Branching):
                 operation = await self._set(here, change)
@@ -294,7 +294,7 @@ class _Grower:
         if found is None:
             found = await self._state.is_dict(path)
         if found is False:
-            raise Invalid(
+            raise InvalidError(
                 "what is there is no dict, and has no keys to set",
                 where=path_text(path),
                 hint="Set the whole value; so too for a list, whose items have no keys",
@@ -306,7 +306,7 @@ class _Grower:
         entries: dict[bytes, Packed] = {}
         for packed_key, (key, change) in tree.items():
             if isinstance(change, _Remove):
-                raise NotFound("there is nothing to remove", where=path_text((*path, key)))
+                raise NotFoundError("there is nothing to remove", where=path_text((*path, key)))
             entries[packed_key] = self._new((*path, key), change) if isinstance(change, _Branching) else change
         return flatten(entries)
 

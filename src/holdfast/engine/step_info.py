@@ -10,7 +10,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine.context import Ground
 from holdfast.engine.model.steps import Header
 from holdfast.engine.row_format import Line, Point, open_step
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 
 
 class Head(NamedTuple):
@@ -87,5 +87,7 @@ class Heads:
         return heads
 
 
-def _gone(line: Line) -> NotFound:
-    return NotFound("the checkpoint is not there any more", where=f"thread {line}", hint="It was deleted meanwhile")
+def _gone(line: Line) -> NotFoundError:
+    return NotFoundError(
+        "the checkpoint is not there any more", where=f"thread {line}", hint="It was deleted meanwhile"
+    )

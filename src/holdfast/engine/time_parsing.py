@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, time, timedelta
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -42,24 +42,24 @@ _FAR = "the time is too far away"
 
 
 def parse_age(text: str) -> timedelta:
-    """How long something is: `2h`, `3 days`. Raises `Invalid`."""
+    """How long something is: `2h`, `3 days`. Raises `InvalidError`."""
     found = _age(text.strip().lower())
     if found is None:
-        raise Invalid(
+        raise InvalidError(
             f"{text!r} is no length of time", hint="Write 90s, 30m, 2h, 3d, 1w, 6mo, 1y, or several: 1h30m, 3 days"
         )
     return found
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """The moment that a text names, as seen from another one, which has a zone as it has. Raises `Invalid`."""
+    """The moment that a text names, as seen from another one, which has a zone as it has. Raises `InvalidError`."""
     plain = " ".join(text.lower().split())
     try:
         found = _moment(plain, now)
     except (OverflowError, ValueError):  # what Python says of a zone that lies before the year 1 differs by platform
-        raise Invalid(_FAR, where=repr(text)) from None
+        raise InvalidError(_FAR, where=repr(text)) from None
     if found is None:
-        raise Invalid(
+        raise InvalidError(
             f"{text!r} is no time",
             hint="Write 2h, 3 days ago, yesterday, monday, 10:30, 2026-11-01 or 2026-11-01T10:00+01:00",
         )
@@ -75,7 +75,7 @@ def _age(plain: str) -> timedelta | None:
         try:
             total += _LENGTHS[part[2]] * (1.0 if part[1].startswith("a") else float(part[1]))
         except OverflowError:
-            raise Invalid(_FAR, where=repr(plain)) from None
+            raise InvalidError(_FAR, where=repr(plain)) from None
         at = part.end()
     return total if plain else None
 

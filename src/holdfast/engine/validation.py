@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.engine.row_format import check_name
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 Path = str | Sequence[Any]
 """A channel's name, or the name and keys of dicts below it: `"plan"`, `("memory", "user", "name")`."""
@@ -16,7 +16,7 @@ Path = str | Sequence[Any]
 def mapping(value: object, what: str) -> Mapping[Any, Any]:
     """A dict, or something like one."""
     if not isinstance(value, Mapping):
-        raise Invalid(f"the {what} is a dict, not {type(value).__name__}", where=repr(value)[:80])
+        raise InvalidError(f"the {what} is a dict, not {type(value).__name__}", where=repr(value)[:80])
     return value
 
 
@@ -33,14 +33,14 @@ def names(values: object, what: str) -> list[str]:
 def several(values: object, what: str) -> Iterable[Any]:
     """A list, or something like one; not a string, whose letters would be taken one by one."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise Invalid(f"of a {what} there may be several: give a list", where=repr(values)[:80])
+        raise InvalidError(f"of a {what} there may be several: give a list", where=repr(values)[:80])
     return values
 
 
 def count(value: object, what: str) -> int:
     """A number of things, from 0 up."""
     if type(value) is not int or value < 0:
-        raise Invalid(f"the {what} is a whole number from 0 up, not {value!r}")
+        raise InvalidError(f"the {what} is a whole number from 0 up, not {value!r}")
     return value
 
 
@@ -52,11 +52,11 @@ def optional_count(value: object, what: str) -> int | None:
 def moment(value: object) -> datetime:
     """A date and time."""
     if not isinstance(value, datetime):
-        raise Invalid(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
+        raise InvalidError(f"the time is a datetime, not {type(value).__name__}", where=repr(value)[:80])
     try:
         return value.astimezone(UTC)
     except (OverflowError, ValueError):
-        raise Invalid("the time is too far away to be told in UTC", where=str(value)) from None
+        raise InvalidError("the time is too far away to be told in UTC", where=str(value)) from None
 
 
 def path(value: object) -> tuple[Any, ...]:
@@ -64,13 +64,13 @@ def path(value: object) -> tuple[Any, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, tuple | list):
-        raise Invalid(
+        raise InvalidError(
             "a place in a state is named by a channel, or by a tuple of the channel and keys below it",
             where=repr(value)[:80],
         )
     for key in value:
         if not _hashable(key):
-            raise Invalid(f"a key of a dict cannot be {type(key).__name__}", where=repr(value)[:80])
+            raise InvalidError(f"a key of a dict cannot be {type(key).__name__}", where=repr(value)[:80])
     return tuple(value)
 
 

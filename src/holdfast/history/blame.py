@@ -15,7 +15,7 @@ from holdfast.engine.model.json_diff import Path, decoded, tree_of
 from holdfast.engine.model.workspace import MissingNode
 from holdfast.engine.row_format import MERGE, PRUNED, Line, Point
 from holdfast.engine.types import to_datetime
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.history.diff_result import Change, as_changes
 from holdfast.history.merge_provenance import Crossing
 from holdfast.history.past_reader import Found, Look
@@ -96,7 +96,7 @@ async def _blame(engine: Engine, line: Line, path: Path, at: str, start: int, li
     stem = found.path
     length = None if found.value is None else draft_reader.length(found.value)
     if part is not None and length is None:
-        raise NotFound("what is there is no list", where=f"{path_text(stem)} of thread {line}")
+        raise NotFoundError("what is there is no list", where=f"{path_text(stem)} of thread {line}")
     if found.items >= 0 and part is None:
         return await _one(engine, line, tracer, point, stem, look, found)  # what is in an item was written with it
     if length:
@@ -224,8 +224,8 @@ def _writer(origin: nodes.Origin, point: Point | None, metadata: Mapping[str, An
     return Writer(point.id, point.branch, point.depth, time, point.kind, point.hash.hex(), metadata, by)
 
 
-def _nothing(line: Line, path: Path, point: Point) -> NotFound:
-    return NotFound(
+def _nothing(line: Line, path: Path, point: Point) -> NotFoundError:
+    return NotFoundError(
         f"the state has nothing at {path_text(path)}",
         where=f"checkpoint {point.id} of thread {line}",
         hint="See what changed there with history()",

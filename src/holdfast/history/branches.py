@@ -19,7 +19,7 @@ from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.rewrite.rewriter import Choice
 from holdfast.engine.row_format import Branch, Line, Point, check_name
 from holdfast.engine.step_info import Head
-from holdfast.errors import Conflict, Denied, Invalid, NotFound
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.ancestry import further_parents
 from holdfast.history.langgraph_compat import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.revisions import MAIN_BRANCH
@@ -78,9 +78,9 @@ async def describe(engine: Engine, line: Line) -> list[Described]:
 def checked_name(name: str, line: Line) -> str:
     """The name of a branch that is to be made."""
     if not check_name(name, "name of a branch"):
-        raise Invalid("the name of a branch is not empty", where=f"thread {line}")
+        raise InvalidError("the name of a branch is not empty", where=f"thread {line}")
     if name in ("HEAD", "@"):
-        raise Invalid(f"{name!r} is the latest checkpoint of a thread, and no branch", where=f"thread {line}")
+        raise InvalidError(f"{name!r} is the latest checkpoint of a thread, and no branch", where=f"thread {line}")
     return name
 
 
@@ -109,11 +109,11 @@ async def rename(engine: Engine, line: Line, old: str, new: str) -> Branch:
 
 def _named(line: Line, branches: Sequence[Branch], name: str, what: str) -> Branch:
     if check_name(name, "name of a branch") == MAIN.name:
-        raise Invalid(f"main is not {what}", where=f"thread {line}", hint="Every thread has this branch")
+        raise InvalidError(f"main is not {what}", where=f"thread {line}", hint="Every thread has this branch")
     for branch in branches:
         if branch.name == name and name:
             return branch
-    raise NotFound(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
+    raise NotFoundError(f"the thread has no branch {name!r}", where=f"thread {line}", hint="See branches()")
 
 
 # Deleting -----------------------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ class Deleted(NamedTuple):
 async def delete(engine: Engine, line: Line, name: str, *, force: bool = False, dry_run: bool = False) -> Deleted:
     """Delete a branch and the steps that only it has.
 
-    `Conflict` without `force` if other branches start from them, if they have names or tags, or if they were not merged
-    into another branch. `Denied`, with it or without, if one is pinned or the thread is held.
+    `ConflictError` without `force` if other branches start from them, if they have names or tags, or if they were not
+    merged into another branch. `DeniedError`, with it or without, if one is pinned or the thread is held.
     """
     await unheld(engine.ground.backend, [line])
     while True:
@@ -179,7 +179,9 @@ async def _judged(
         if row.columns[0] in ids:
             kinds.setdefault(str(row.key[2]), []).append(str(row.key[3]))
     if PIN in kinds:
-        raise Denied(f"a checkpoint of branch {branch.name!r} is pinned", where=f"thread {line}", hint="Unpin it first")
+        raise DeniedError(
+            f"a checkpoint of branch {branch.name!r} is pinned", where=f"thread {line}", hint="Unpin it first"
+        )
     if not force:
         others = [point for point in points if point.branch != branch.branch]
         why = _started(branch, branches) or _marked(branch, kinds)
@@ -187,7 +189,7 @@ async def _judged(
         if not why and end is not None and not await _is_merged(engine, line, end, others):
             why = f"branch {branch.name!r} is not merged into another one: what it has would be lost"
         if why:
-            raise Conflict(why, where=f"thread {line}", hint="Delete it all the same with force=True")
+            raise ConflictError(why, where=f"thread {line}", hint="Delete it all the same with force=True")
     return Deleted(branch, [point.id for point in there], there[-1].id if there else None)
 
 

@@ -18,7 +18,7 @@ from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held
 from holdfast.engine.types import to_datetime
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.history.diff_result import Compared, Diff
 from holdfast.history.revisions import resolve
 
@@ -62,8 +62,8 @@ async def before(engine: Engine, spot: Spot) -> Spot:
     parent = head.header.parents[0]
     try:
         return Spot(spot.line, await engine.lines.find(spot.line, Place(parent.branch, parent.seq)))
-    except NotFound:
-        raise NotFound(
+    except NotFoundError:
+        raise NotFoundError(
             f"the checkpoint before {spot.point.id} was pruned",
             where=f"thread {spot.line}",
             hint="Name the checkpoint to compare it with; see log() for those that are there",

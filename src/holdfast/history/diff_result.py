@@ -15,7 +15,7 @@ from holdfast.codec.json_codec import from_json
 from holdfast.engine.model.json_diff import NOTHING, Edit, Kind, Path, decoded, has_large, plain_of
 from holdfast.engine.projection.rendering import Message, messages
 from holdfast.engine.projection.rows import is_hidden
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.history import diff_text
 from holdfast.history.json_patch import apply_patch
 from holdfast.history.paths import path_text
@@ -148,7 +148,7 @@ class Diff:
             if edit.pointer is None:
                 continue
             if has_large(edit.old if test else None) or has_large(edit.new):
-                raise Invalid(
+                raise InvalidError(
                     "a patch needs the large values that differ",
                     where=path_text(edit.path),
                     hint="Compare with large=True",
@@ -163,14 +163,15 @@ class Diff:
         return operations
 
     def apply(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with these differences made in it. Raises `Conflict` if it has not the values that are to change.
+        """The state with these differences made in it. Raises `ConflictError` if it has not the values that are to
+        change.
 
         Of the old state it makes the new one.
         """
         tree = apply_patch(self._codec.to_json(dict(state)), self.patch(test=True))
         new = self._codec.from_json(tree)
         if type(new) is not dict:
-            raise Conflict("what the differences make of the state is no state")
+            raise ConflictError("what the differences make of the state is no state")
         return new
 
     def to_json(self) -> dict[str, Any]:

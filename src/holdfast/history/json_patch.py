@@ -10,11 +10,12 @@ from typing import Any
 
 from msgspec.json import encode
 
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 
 
 def apply_patch(tree: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
-    """The tree that the patch makes of this one, which is changed. `Conflict` if it is not one that the patch fits."""
+    """The tree that the patch makes of this one, which is changed. `ConflictError` if it is not one that the patch
+    fits."""
     root = {"": tree}
     for operation in operations:
         op, path = operation["op"], operation["path"]
@@ -63,5 +64,5 @@ def _add(node: Any, token: str, value: Any, path: str) -> None:
         raise _unfit("there is no place for a value that is to be added", path)
 
 
-def _unfit(what: str, path: str) -> Conflict:
-    return Conflict(f"the patch does not fit this state: {what}", where=path or "the state itself")
+def _unfit(what: str, path: str) -> ConflictError:
+    return ConflictError(f"the patch does not fit this state: {what}", where=path or "the state itself")

@@ -18,7 +18,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.lines import MAIN, NAME, TAG
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Line, Point, open_step
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _AHEAD, _FAR_AHEAD = 16, 256
 """How many steps of a branch are read at a time: at first, and after a while."""
@@ -111,7 +111,7 @@ class Walk:
                 merged = (Place(parent.branch, parent.seq) for parent in point.merged)
                 return Visit(row, point, None, (*parents, *merged))
             step = open_step(self._line, row, self._engine.ground.max_bytes)
-        except Corrupt as error:
+        except CorruptError as error:
             return Visit(row, point, None, parents, str(error))
         return Visit(row, point, step, tuple(Place(parent.branch, parent.seq) for parent in step.header.parents))
 

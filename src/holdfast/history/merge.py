@@ -27,7 +27,7 @@ from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state,
 from holdfast.engine.model.steps import Parent
 from holdfast.engine.row_format import MERGE, Line, Point
 from holdfast.engine.step_info import Head
-from holdfast.errors import Conflict, Invalid, Unsupported
+from holdfast.errors import ConflictError, InvalidError, UnsupportedError
 from holdfast.history.ancestry import Ancestry, Common
 from holdfast.history.langgraph_compat import Moved, about, latest_id, only_after, without_follows
 from holdfast.history.paths import parse_path, path_text
@@ -86,13 +86,13 @@ async def merge(
     """Merge a revision into a branch, into the latest checkpoint (`HEAD`), or on top of a checkpoint.
 
     Returns the merge; or the head that is there, if nothing is to be merged. Whoever adds to the branch meanwhile is
-    merged with as well; where a checkpoint is named, nothing may follow it. `Conflict` with the `clashes` that are not
-    settled; nothing is saved then.
+    merged with as well; where a checkpoint is named, nothing may follow it. `ConflictError` with the `clashes` that are
+    not settled; nothing is saved then.
     """
     if strategy is not None and strategy not in _STRATEGIES:
-        raise Invalid(f"a strategy is 'ours', 'theirs' or 'union', not {strategy!r}")
+        raise InvalidError(f"a strategy is 'ours', 'theirs' or 'union', not {strategy!r}")
     if resolve is not None and not callable(resolve) and not isinstance(resolve, Mapping):
-        raise Invalid(
+        raise InvalidError(
             f"what settles clashes is a function, or ways by path, not {resolve!r}",
             hint='As in {"messages": "union"}; one way for all is a strategy',
         )
@@ -136,7 +136,7 @@ class _Merge:
                 return (await engine.rebaser.save(saving))[0]
             except Moved:
                 continue
-        raise Conflict(
+        raise ConflictError(
             "others kept adding to the branch while it was merged into", where=f"thread {line}", hint="Try again"
         )
 
@@ -211,7 +211,7 @@ class _Merge:
             elif (known and ours == base) or self._strategy == "theirs":
                 sides[channel] = 2
             else:
-                raise Unsupported(
+                raise UnsupportedError(
                     f"both sides wrote to channel {channel!r}, whose value is kept as a history of writes: only the "
                     "graph can put it together",
                     where=f"thread {self._line}",
@@ -222,14 +222,14 @@ class _Merge:
                 taken.counters[channel], taken.histories[channel] = side.counters[channel], side.histories[channel]
         return taken, sides
 
-    def _refused(self, ours: Point, theirs: Point, clashes: Sequence[PackedClash], *, known: bool) -> Conflict:
+    def _refused(self, ours: Point, theirs: Point, clashes: Sequence[PackedClash], *, known: bool) -> ConflictError:
         found = tuple(map(self._resolver.shown, clashes))
         named = ", ".join(clash.where for clash in found[:_SHOWN])
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         what = "both sides changed the same, differently"
         if not known:
             what = "the common ancestor was pruned, so nobody can tell which side changed what differs"
-        error = Conflict(
+        error = ConflictError(
             f"{what}: {named}{more}",
             where=f"checkpoints {ours.id} and {theirs.id} of thread {self._line}",
             hint="Settle it with a strategy ('ours', 'theirs', 'union') or a function",
@@ -276,7 +276,7 @@ class _Resolver:
         if value is MISSING:
             return Resolution(None)
         if isinstance(clash.path[-1], slice) and type(value) is not list:
-            raise Invalid(
+            raise InvalidError(
                 f"a stretch of a list is settled with a list of items, not with {type(value).__name__}",
                 where=shown.where,
             )
@@ -293,7 +293,7 @@ class _Resolver:
 
 def _checked(how: Settle) -> Settle:
     if not callable(how) and how not in _STRATEGIES:
-        raise Invalid(f"a clash is settled by 'ours', 'theirs', 'union' or a function, not by {how!r}")
+        raise InvalidError(f"a clash is settled by 'ours', 'theirs', 'union' or a function, not by {how!r}")
     return how
 
 

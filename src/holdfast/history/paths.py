@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 _PLAIN = re.compile(r"[^\s.\[\]\"'$][^\s.\[\]\"']*")
 _PART = re.compile(
@@ -42,13 +42,13 @@ def place(path: object) -> tuple[Any, ...]:
     if isinstance(path, str):
         return parse_path(path)
     if not isinstance(path, tuple | list) or not path or type(path[0]) is not str:
-        raise Invalid(
+        raise InvalidError(
             "a place in a state is named by text, or by a tuple that starts with the name of a channel",
             where=repr(path)[:80],
             hint='For example "messages[3]", or ("messages", 3)',
         )
     if any(type(part) is slice for part in path[:-1]):
-        raise Invalid("only the last part of a path can be several items of a list", where=path_text(path))
+        raise InvalidError("only the last part of a path can be several items of a list", where=path_text(path))
     return tuple(path)
 
 
@@ -59,7 +59,7 @@ def parse_path(text: str) -> tuple[Any, ...]:
     while at < len(text):
         found = _PART.match(text, at)
         if found is None or (found["name"] is not None and bool(found["dot"]) is not bool(parts)):
-            raise Invalid(
+            raise InvalidError(
                 'a path is written as messages[3].content or memory["last name"]',
                 where=f"column {at + 1} of {text!r}",
             )
@@ -75,7 +75,7 @@ def _part(found: re.Match[str]) -> Any:
         try:
             return json.loads(found["text"])
         except ValueError:
-            raise Invalid("a name in quotes is not JSON text", where=found["text"]) from None
+            raise InvalidError("a name in quotes is not JSON text", where=found["text"]) from None
     if found["quoted"] is not None:
         return found["quoted"]
     if found["name"] is not None:

@@ -33,7 +33,7 @@ from typing import TypeAlias
 from holdfast.engine.text_index.tokenize import Finder, needed
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_time
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 TEXT, NUMBER, SIZE, TIME, META = "text", "number", "size", "time", "meta"
 
@@ -200,9 +200,10 @@ def _quoted(text: str) -> str:
 
 
 def parse(text: str, now: datetime | None = None) -> Query:
-    """The query that a text is. Raises `Invalid`, with the column where it goes wrong. Ages are counted from `now`."""
+    """The query that a text is. Raises `InvalidError`, with the column where it goes wrong. Ages are counted from
+    `now`."""
     if not isinstance(text, str):
-        raise Invalid(f"a query is a string, not {type(text).__name__}", where=repr(text)[:80])
+        raise InvalidError(f"a query is a string, not {type(text).__name__}", where=repr(text)[:80])
     return _Parser(text, now or datetime.now(UTC)).parse()
 
 
@@ -335,7 +336,7 @@ class _Parser:
             return made
         try:
             meant = _READERS[kind](made, self._now)
-        except Invalid as error:
+        except InvalidError as error:
             raise self._wrong(error.what, at, error.hint) from None
         return Field(name, operator, value, keys, meant)
 
@@ -380,11 +381,11 @@ class _Parser:
         found = _VALUE.match(self._text, self._at)
         return found[0] if found is not None else self._text[self._at : self._at + 1]
 
-    def _wrong(self, what: str, at: int, hint: str = "") -> Invalid:
+    def _wrong(self, what: str, at: int, hint: str = "") -> InvalidError:
         shown = re.sub(r"\s", " ", self._text)
         width = sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in shown[:at])
         start = f"{hint}\n" if hint else "\n"
-        return Invalid(what, where=f"column {at + 1}", hint=f"{start}  {shown}\n  {' ' * width}^")
+        return InvalidError(what, where=f"column {at + 1}", hint=f"{start}  {shown}\n  {' ' * width}^")
 
 
 _DEEPEST = 100
@@ -412,10 +413,10 @@ def _compared(made: Field, read: Callable[[str], Span]) -> Range:
     if made.operator in (":", "=", "!=") and ".." in made.value:
         low, _, high = made.value.partition("..")
         if not low and not high:
-            raise Invalid("a range has a start or an end", hint="Such as 10..20, 10.. or ..20")
+            raise InvalidError("a range has a start or an end", hint="Such as 10..20, 10.. or ..20")
         first, last = read(low) if low else None, read(high) if high else None
         if first is not None and last is not None and last[1] < first[0]:
-            raise Invalid("the range ends before it starts")
+            raise InvalidError("the range ends before it starts")
         return None if first is None else first[0], None if last is None else last[1]
     start, end = read(made.value)
     match made.operator:
@@ -432,7 +433,7 @@ def _compared(made: Field, read: Callable[[str], Span]) -> Range:
 
 def _number(text: str) -> Span:
     if not _NUMBER.fullmatch(text):
-        raise Invalid(f"{text!r} is no number")
+        raise InvalidError(f"{text!r} is no number")
     number = float(text)
     return number, number + 1 if number.is_integer() else number
 
@@ -440,7 +441,7 @@ def _number(text: str) -> Span:
 def _size(text: str) -> Span:
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or found[2] not in _SIZES:
-        raise Invalid(f"{text!r} is no size", hint="Such as 500, 64kb or 1.5mb")
+        raise InvalidError(f"{text!r} is no size", hint="Such as 500, 64kb or 1.5mb")
     number = float(found[1]) * _SIZES[found[2]]
     return number, number + 1
 

@@ -18,7 +18,7 @@ from holdfast.engine.lines import Summary
 from holdfast.engine.row_format import HINT, Point
 from holdfast.engine.text_index.extract import Text, role_of
 from holdfast.engine.text_index.tokenize import Folded, fold
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.history.query import And, Everything, Field, Not, Or, Query, Said, every, walk
 
 Spans: TypeAlias = list[tuple[int, int]]
@@ -73,7 +73,9 @@ class Subject:
         try:
             return json.loads(self.point.metadata)
         except ValueError:
-            raise Corrupt("the metadata in a checkpoint's row is no JSON", where=self.point.id, hint=HINT) from None
+            raise CorruptError(
+                "the metadata in a checkpoint's row is no JSON", where=self.point.id, hint=HINT
+            ) from None
 
 
 class _Scope(NamedTuple):

@@ -29,7 +29,7 @@ from holdfast.engine.lines import MAIN, NAME, no_line
 from holdfast.engine.row_format import Branch, Line, Point, check_name
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 
 _SHORTEST = 4
 """How many characters the start of an id has at least."""
@@ -42,7 +42,8 @@ _LATEST = ("HEAD", "@")
 
 
 async def resolve(engine: Engine, line: Line, text: str) -> Point:
-    """The step that a revision names. `NotFound` if there is none; `Invalid` if it is none, or may mean several."""
+    """The step that a revision names. `NotFoundError` if there is none; `InvalidError` if it is none, or may mean
+    several."""
     return await Revisions(engine, line).resolve(text)
 
 
@@ -86,7 +87,7 @@ class Revisions:
     async def _split(self, text: str) -> tuple[str, list[_Suffix]]:
         """The longest base that is there, and the suffixes after it."""
         if not text:
-            raise Invalid("a revision is not empty", hint="HEAD is the latest checkpoint")
+            raise InvalidError("a revision is not empty", hint="HEAD is the latest checkpoint")
         cuts = [text]
         suffixes: list[_Suffix] = []
         while found := _SUFFIX.search(cuts[-1]):
@@ -155,7 +156,7 @@ class Revisions:
         (point,) = found.values()
         return await self._lines.find(self._line, point.id)
 
-    async def _unknown(self, text: str, base: str) -> NotFound | Invalid:
+    async def _unknown(self, text: str, base: str) -> NotFoundError | InvalidError:
         if await self._lines.newest(self._line) is None:
             return no_line(self._line)
         odd = re.search(r"[~^]|@\{|#", base)
@@ -171,7 +172,7 @@ class Revisions:
             hint = f"Did you mean {' or '.join(map(repr, near))}?"
         elif len(base) < _SHORTEST:
             hint = f"Write {_SHORTEST} characters of an id or more"
-        return NotFound(
+        return NotFoundError(
             f"no checkpoint has the id or the name {base!r}, and no branch is called so",
             where=f"thread {self._line}",
             hint=hint,
@@ -196,7 +197,7 @@ class Revisions:
         if depth == point.depth:
             return point
         if not 0 <= depth < point.depth:
-            raise NotFound(
+            raise NotFoundError(
                 f"{text[: suffix.column] or MAIN.name!r} has the steps 0 to {point.depth}, and no step {depth}"
                 if suffix.kind == "#"
                 else f"there are only {point.depth} checkpoints before {text[: suffix.column] or 'HEAD'!r}",
@@ -215,7 +216,7 @@ class Revisions:
         head = await self._engine.heads.head(self._line, point)
         parents = head.header.parents
         if number > len(parents):
-            raise NotFound(
+            raise NotFoundError(
                 f"checkpoint {point.id} has {len(parents)} parent{'s' * (len(parents) != 1)}, and no number {number}",
                 where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
                 hint="A merge has two: log() shows which checkpoints are merges",
@@ -230,7 +231,7 @@ class Revisions:
         now = to_datetime(self._engine.ground.clock())
         try:
             time = to_time(parse_moment(suffix.time, now))
-        except Invalid as error:
+        except InvalidError as error:
             raise _invalid(error.what, text, suffix.column + 2, error.hint) from None
         if of_thread:
             return await self._lines.at_time(self._line, time)
@@ -238,7 +239,7 @@ class Revisions:
         for end in self._layout.stretches(Place(point.branch, point.seq)):
             if found := await self._lines.last_before(self._line, [end], time):
                 return found[0]
-        raise NotFound(
+        raise NotFoundError(
             f"{text[: suffix.column]!r} has no checkpoint of that time or before",
             where=f"column {suffix.column + 1} of {text!r}, thread {self._line}",
         )
@@ -249,9 +250,9 @@ class Revisions:
             raise self._gone(text, None)
         return Point.of(rows[0])
 
-    def _gone(self, text: str, point: Point | None) -> NotFound:
+    def _gone(self, text: str, point: Point | None) -> NotFoundError:
         when = "" if point is None else f", of {_when(point.time)},"
-        return NotFound(
+        return NotFoundError(
             f"the checkpoint that {text!r} names{when} was pruned",
             where=f"thread {self._line}",
             hint="See log() for those that are there",
@@ -273,11 +274,11 @@ MAIN_BRANCH = Branch(0, 0, 0, 0, MAIN.name)
 _SUFFIXES = "There are ~2, ^, ^2, #12 and @{2h}"
 
 
-def _invalid(what: str, text: str, column: int, hint: str = "") -> Invalid:
-    return Invalid(what, where=f"column {column + 1} of {text!r}", hint=hint)
+def _invalid(what: str, text: str, column: int, hint: str = "") -> InvalidError:
+    return InvalidError(what, where=f"column {column + 1} of {text!r}", hint=hint)
 
 
-def _ambiguous(text: str, start: str, points: Sequence[Point]) -> Invalid:
+def _ambiguous(text: str, start: str, points: Sequence[Point]) -> InvalidError:
     shown = ", ".join(f"{point.id} ({point.kind}, {_when(point.time)})" for point in points[:_SHOWN])
     more = ", and more" if len(points) > _SHOWN else ""
     return _invalid(f"several ids start with {start!r}: {shown}{more}", text, 0, "Write more of it")

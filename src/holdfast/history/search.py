@@ -28,7 +28,7 @@ from holdfast.engine.row_format import Line, Point, check_name, info_of, open_st
 from holdfast.engine.text_index.extract import Text
 from holdfast.engine.text_index.indexer import MANY, ON, Progress, step_words
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.history.paths import path_text
 from holdfast.history.query import And, Field, Not, Or, Query, every, parse, walk
 from holdfast.history.query_eval import Brought, Context, Spans, Subject, hits, matches, reduced
@@ -131,7 +131,9 @@ class Search:
             how != SCAN and needs(self._query) is not None and await self._engine.indexer.state(self._tenant) == ON
         )
         if how == INDEX and not indexed:
-            raise Conflict("the index was removed since the page before this one", hint="Search again from the start")
+            raise ConflictError(
+                "the index was removed since the page before this one", hint="Search again from the start"
+            )
         how = how or (INDEX if indexed else SCAN)
         found, place = await (self._by_index(limit, start) if how == INDEX else self._by_scan(limit, start))
         following = None if place is None else self._cursor(how, place)
@@ -147,9 +149,9 @@ class Search:
         try:
             how, mark, *place = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
         except (ValueError, TypeError):
-            raise Invalid("that is no place to go on from", where=repr(after)[:80], hint=_NEXT) from None
+            raise InvalidError("that is no place to go on from", where=repr(after)[:80], hint=_NEXT) from None
         if mark != self._mark() or how not in (INDEX, SCAN) or len(place) != 3:
-            raise Invalid("that is a place in the answer to another query", where=repr(after)[:80], hint=_NEXT)
+            raise InvalidError("that is a place in the answer to another query", where=repr(after)[:80], hint=_NEXT)
         return how, place
 
     def _mark(self) -> str:
@@ -247,7 +249,7 @@ class Search:
         if only is not None:
             try:
                 return [await lines.summary(Line(self._tenant, check_name(only, "name of a thread")))]
-            except NotFound:
+            except NotFoundError:
                 return []
         found: list[Summary] = []
         after, prefix = "", thread_prefix(self._query)
@@ -277,7 +279,7 @@ class Search:
             subject = Subject(line.name, context, point)
             try:
                 answer = matches(self._query, subject)
-            except Corrupt:
+            except CorruptError:
                 self.unreadable += 1
                 continue
             if answer:
@@ -306,7 +308,7 @@ class Search:
     async def _fits(self, line: Line, row: Row, pruned: bool) -> bool:
         try:
             known = matches(self._query, Subject(line.name, await self._context(line), Point.of(row)))
-        except Corrupt:
+        except CorruptError:
             self.unreadable += 1
             return False
         return await self._tried(line, row, pruned) is not None if known is None else known
@@ -322,9 +324,9 @@ class Search:
                 return None
             subject.brought = await self._engine.lines.reading(line, point, partial(self._brought, line, row, pruned))
             return subject if matches(self._query, subject) else None
-        except NotFound:
+        except NotFoundError:
             return None  # deleted or pruned meanwhile
-        except Corrupt:
+        except CorruptError:
             self.unreadable += 1
             return None
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.errors import Veto as Veto
+    from holdfast.errors import VetoError as VetoError
     from holdfast.hooks.api import AsyncHooks as AsyncHooks
     from holdfast.hooks.api import Hooks as Hooks
     from holdfast.hooks.builtin import Audit as Audit
@@ -20,7 +20,7 @@ _BUILTIN = ("Audit", "InvalidateCache", "Metrics", "Validate")
 _CALLS = ("Call", "Changed", "Execution", "HookInfo")
 _FACE = ("AsyncHooks", "Hooks")
 
-__all__ = [*_BUILTIN, *_CALLS, *_FACE, "POINTS", "Veto"]  # noqa: PLE0604 - strings all of them
+__all__ = [*_BUILTIN, *_CALLS, *_FACE, "POINTS", "VetoError"]  # noqa: PLE0604 - strings all of them
 
 
 def __getattr__(name: str) -> Any:
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
         from holdfast.hooks import api as found
     elif name == "POINTS":
         from holdfast.hooks import points as found
-    elif name == "Veto":
+    elif name == "VetoError":
         from holdfast import errors as found
     if found is None:
         raise AttributeError(f"module 'holdfast.hooks' has no attribute {name!r}")

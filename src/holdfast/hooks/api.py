@@ -12,7 +12,7 @@ from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.engine import Engine
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.patterns import matcher
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.hooks import history
 from holdfast.hooks.breaker import FAILURES, REST, Breaker
 from holdfast.hooks.checkpoint_hooks import SAVE, Around
@@ -68,8 +68,8 @@ class HookOperations:
 
         `points` are names such as `state.set`, or `state.*`. `scope` and `key` are patterns. Hooks are called by their
         `order`, and by when they were registered. The function is given a `Call`. It may return another value (one of
-        None as `Changed(None)`), or raise `Veto` to refuse the change. One that raises something else, or takes longer
-        than its `budget` in seconds, does not block: the change goes on with the value as it was; unless it is
+        None as `Changed(None)`), or raise `VetoError` to refuse the change. One that raises something else, or takes
+        longer than its `budget` in seconds, does not block: the change goes on with the value as it was; unless it is
         `fail_closed`, which refuses the change. After `max_failures` in a row it is off for `rest` seconds.
 
         A function runs in a thread of its own, an async one on the event loop; with `inline`, it runs where the change
@@ -89,13 +89,13 @@ class HookOperations:
         """Register a built-in hook: `store.hooks.add(Validate(max_bytes=10_000), "state.*", scope="agent:*")`."""
         phase = getattr(hook, "phase", None)
         if phase not in (BEFORE, AFTER):
-            raise Invalid(f"{hook!r} is no built-in hook", hint="Register functions with before() or after()")
+            raise InvalidError(f"{hook!r} is no built-in hook", hint="Register functions with before() or after()")
         options.setdefault("inline", hook.inline)
         closed = bool(getattr(hook, "fail_closed", False)) if fail_closed is None else fail_closed
         self._registers(phase, points, closed, options)(hook)
 
     def remove(self, hook: str | Callable[..., Any]) -> None:
-        """Take a hook away: by its name, or the function itself. Raises `NotFound`."""
+        """Take a hook away: by its name, or the function itself. Raises `NotFoundError`."""
         self._registry().remove(hook)
 
     def list(self) -> list[HookInfo]:
@@ -142,17 +142,19 @@ class HookOperations:
 
     def _registers(self, phase: str, points: tuple[str, ...], closed: bool, options: Options) -> Callable[[F], F]:
         if points and callable(points[0]):
-            raise Invalid("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
+            raise InvalidError("a hook is registered for a point", hint='Write @store.hooks.before("state.set")')
         meant = check_points(points)
         checked = _checked(phase, options)
 
         def register(function: F) -> F:
             if not callable(function):
-                raise Invalid(f"a hook is a function, not {type(function).__name__}")
+                raise InvalidError(f"a hook is a function, not {type(function).__name__}")
             asynchronous = is_async(function)
             inline = checked.inline
             if inline and asynchronous:
-                raise Invalid("an async hook does not run inline", hint="Leave inline out, or use a plain function")
+                raise InvalidError(
+                    "an async hook does not run inline", hint="Leave inline out, or use a plain function"
+                )
             name = options.get("name") or _name_of(function)
             self._registry().add(
                 Hook(
@@ -195,7 +197,9 @@ class _Checked(NamedTuple):
 def _checked(phase: str, options: Options) -> _Checked:
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
-        raise Invalid(f"a hook has no option {min(unknown)!r}", hint=f"There are {', '.join(Options.__annotations__)}")
+        raise InvalidError(
+            f"a hook has no option {min(unknown)!r}", hint=f"There are {', '.join(Options.__annotations__)}"
+        )
     scope, key = options.get("scope"), options.get("key")
     scopes, keys = ("" if each is None else str(each) for each in (scope, key))
     for pattern in filter(None, (scopes, keys)):
@@ -204,16 +208,16 @@ def _checked(phase: str, options: Options) -> _Checked:
     if budget is None:
         budget = BEFORE_BUDGET if phase == BEFORE else AFTER_BUDGET
     if type(budget) not in (int, float) or not 0 < budget < 86_400:
-        raise Invalid(f"the budget of a hook is a number of seconds over 0, not {budget!r}")
+        raise InvalidError(f"the budget of a hook is a number of seconds over 0, not {budget!r}")
     order = options.get("order", 0)
     if type(order) is not int:
-        raise Invalid(f"the order of a hook is a number, not {order!r}")
+        raise InvalidError(f"the order of a hook is a number, not {order!r}")
     failures = options.get("max_failures", FAILURES)
     if type(failures) is not int or failures < 1:
-        raise Invalid(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
+        raise InvalidError(f"a hook is switched off after a number of failures, at least 1, not {failures!r}")
     rest = options.get("rest", REST / 1e9)
     if type(rest) not in (int, float) or not 0 < rest < 86_400:
-        raise Invalid(f"a hook rests for a number of seconds over 0, not {rest!r}")
+        raise InvalidError(f"a hook rests for a number of seconds over 0, not {rest!r}")
     return _Checked(
         scopes,
         keys,

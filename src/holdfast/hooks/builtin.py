@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.model.missing import MISSING
-from holdfast.errors import Config, Invalid, Veto
+from holdfast.errors import ConfigError, InvalidError, VetoError
 from holdfast.hooks.context import AFTER, BEFORE, Call, Fields
 
 Check = Callable[[Any], str | None]
@@ -35,20 +35,20 @@ class Validate:
 
     def __init__(self, schema: Any = MISSING, *, max_bytes: int | None = None) -> None:
         if schema is MISSING and max_bytes is None:
-            raise Invalid("a validation has a schema, or a number of bytes, to check against")
+            raise InvalidError("a validation has a schema, or a number of bytes, to check against")
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
-            raise Invalid(f"max_bytes is a number of bytes, not {max_bytes!r}")
+            raise InvalidError(f"max_bytes is a number of bytes, not {max_bytes!r}")
         self._check = None if schema is MISSING else _check_of(schema)
         self._max_bytes = max_bytes
 
     def __call__(self, call: Call) -> None:
-        """Raises `Veto` if the value is not as it should be."""
+        """Raises `VetoError` if the value is not as it should be."""
         if self._max_bytes is not None and (size := call.value_size or 0) > self._max_bytes:
-            raise Veto(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
+            raise VetoError(f"the value takes {size} bytes, and at most {self._max_bytes} are allowed")
         if self._check is not None and (value := call.value) is not MISSING:
             wrong = self._check(value)
             if wrong is not None:
-                raise Veto(f"the value does not fit its schema: {wrong}")
+                raise VetoError(f"the value does not fit its schema: {wrong}")
 
 
 def _check_of(schema: Any) -> Check:
@@ -63,7 +63,7 @@ def _json_schema(schema: dict[str, Any] | bool) -> Check:
     try:
         import jsonschema_rs
     except ImportError as missing:
-        raise Config(
+        raise ConfigError(
             "validation by JSON Schema needs jsonschema-rs, which is not installed",
             hint="pip install 'holdfast[schemas]'",
             code="not-installed",
@@ -71,7 +71,7 @@ def _json_schema(schema: dict[str, Any] | bool) -> Check:
     try:
         validator = jsonschema_rs.validator_for(schema)
     except ValueError as error:
-        raise Invalid("this is no JSON Schema", where=str(error).splitlines()[0][:200]) from error
+        raise InvalidError("this is no JSON Schema", where=str(error).splitlines()[0][:200]) from error
 
     def check(value: Any) -> str | None:
         try:
@@ -109,7 +109,7 @@ def _typed(kind: Any) -> Check:
     except msgspec.ValidationError:
         pass  # so it is a type that can be checked
     except (TypeError, NameError) as error:
-        raise Invalid(
+        raise InvalidError(
             f"there is no check against {kind!r}", hint="Give a JSON Schema, a pydantic model, or a type"
         ) from error
 

@@ -20,7 +20,7 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held
 from holdfast.engine.step_info import Head
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.hooks.context import Subject
 from holdfast.hooks.hook import Hook
 from holdfast.hooks.registry import Registry
@@ -80,7 +80,7 @@ class _Hooked:
 
     def _dump(self, key: str, value: Any) -> PackedMap:  # noqa: ARG002 - a checkpoint has none
         if not isinstance(value, Mapping):
-            raise Invalid(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
+            raise InvalidError(f"the state of a checkpoint is a mapping, not {type(value).__name__}")
         return pack_state(self._registry.engine.ground.codec, value)
 
     async def begin(self) -> Saving:
@@ -138,7 +138,7 @@ class _Hooked:
 
 
 async def deleting(registry: Registry, line: Line, delete: Callable[[], Awaitable[bool]]) -> bool:
-    """Delete a thread, and call the hooks of that. Raises `Veto`."""
+    """Delete a thread, and call the hooks of that. Raises `VetoError`."""
     point, trace = "checkpoint.delete", trace_context.traced()
     subject = Subject(point, line.name, "", trace, time.perf_counter_ns())
     before, after = registry.matching(point, line.name)

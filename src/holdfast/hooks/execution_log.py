@@ -19,7 +19,7 @@ from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line, Point, readable
 from holdfast.engine.state_loader import Held
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import Veto
+from holdfast.errors import VetoError
 from holdfast.hooks.context import Subject
 
 LINE = f"{MARK}hooks"
@@ -54,7 +54,7 @@ def detail(
         about["metadata"] = dict(subject.metadata)
     if error is not None:
         about["error"] = type(error).__name__
-        if isinstance(error, Veto):
+        if isinstance(error, VetoError):
             about["reason"] = error.what[:_REASON]
     return engine.ground.codec.pack(about)
 

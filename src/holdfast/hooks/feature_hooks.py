@@ -60,7 +60,7 @@ async def calling(
     metadata: Mapping[str, Any] = _NOTHING,
     before: int | None = None,
 ) -> Calling:
-    """Call the hooks of a point before a change. Raises `Veto`, after that was noted.
+    """Call the hooks of a point before a change. Raises `VetoError`, after that was noted.
 
     Where there are no hooks it costs one look, and nothing is packed.
     """

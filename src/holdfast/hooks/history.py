@@ -13,7 +13,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.events import BETWEEN, lines_of, place_of
 from holdfast.engine.model.scopes import check_key
 from holdfast.engine.row_format import Line, open_event
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.hooks.context import Execution, to_datetime, to_time
 from holdfast.hooks.execution_log import LINE
 
@@ -40,9 +40,9 @@ async def executions(
     was recorded of this tenant is looked through.
     """
     if type(limit) is not int or limit < 0:
-        raise Invalid(f"a limit is a number, not {limit!r}")
+        raise InvalidError(f"a limit is a number, not {limit!r}")
     if since is not None and since.tzinfo is None:
-        raise Invalid(f"a time is a datetime with a time zone, not {since!r}")
+        raise InvalidError(f"a time is a datetime with a time zone, not {since!r}")
     start = 0 if since is None else to_time(since)
     asked = _Asked(hook, scope, None if key is None else check_key(key), start, limit)
     if scope is None:

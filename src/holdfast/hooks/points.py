@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 POINTS = {
     "state.set": "a key gets a value",
@@ -36,15 +36,16 @@ POINTS = {
 
 
 def check_points(patterns: tuple[str, ...]) -> frozenset[str]:
-    """The points that names stand for: a point, all of a kind (`state.*`), or all (`*`). `Invalid` if there is none."""
+    """The points that names stand for: a point, all of a kind (`state.*`), or all (`*`). `InvalidError` if there is
+    none."""
     if not patterns:
-        raise Invalid("a hook is registered for a point", hint=f"Such as {next(iter(POINTS))!r}, or 'state.*'")
+        raise InvalidError("a hook is registered for a point", hint=f"Such as {next(iter(POINTS))!r}, or 'state.*'")
     return frozenset(point for pattern in patterns for point in _points(pattern))
 
 
 def _points(pattern: object) -> list[str]:
     if not isinstance(pattern, str):
-        raise Invalid(f"a point is named by text, not {type(pattern).__name__}", where=repr(pattern)[:80])
+        raise InvalidError(f"a point is named by text, not {type(pattern).__name__}", where=repr(pattern)[:80])
     if pattern == "*":
         return list(POINTS)
     if pattern.endswith(".*"):
@@ -56,7 +57,7 @@ def _points(pattern: object) -> list[str]:
 
         names = [*POINTS, *{f"{point.split('.')[0]}.*" for point in POINTS}]
         close = get_close_matches(pattern, names, 1)
-        raise Invalid(
+        raise InvalidError(
             f"there is no point {pattern[:80]!r}",
             hint=f"Did you mean {close[0]!r}?" if close else f"The points are {', '.join(POINTS)}",
         )

@@ -13,7 +13,7 @@ from holdfast.engine.events import BETWEEN, Event
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.patterns import matcher
 from holdfast.engine.trace_context import Trace
-from holdfast.errors import Invalid, NotFound, Veto
+from holdfast.errors import InvalidError, NotFoundError, VetoError
 from holdfast.hooks import execution_log
 from holdfast.hooks.after_queue import Job, Later
 from holdfast.hooks.context import AFTER, BEFORE, Call, Changed, HookInfo, Result, Subject
@@ -73,7 +73,7 @@ class Registry:
         """Register a hook."""
         with self._lock:
             if any(each.name == hook.name for each in self._hooks):
-                raise Invalid(
+                raise InvalidError(
                     f"there is a hook {hook.name!r} already", hint="Give this one another name, or remove that one"
                 )
             self._hooks = tuple(sorted((*self._hooks, hook), key=lambda each: each.order))
@@ -84,7 +84,7 @@ class Registry:
         with self._lock:
             left = tuple(each for each in self._hooks if hook not in (each.name, each.function))
             if len(left) == len(self._hooks):
-                raise NotFound("there is no such hook", where=repr(hook)[:80], hint="See hooks.list()")
+                raise NotFoundError("there is no such hook", where=repr(hook)[:80], hint="See hooks.list()")
             self._hooks = left
             self.known = {}
 
@@ -127,8 +127,8 @@ class Registry:
     # Before -----------------------------------------------------------------------------------------------------
 
     async def before(self, hooks: Sequence[Hook], subject: Subject) -> None:
-        """Call before-hooks one after another. `subject.stored` is then what they made of it. Raises `Veto`; what is
-        to be told of that has then been stored."""
+        """Call before-hooks one after another. `subject.stored` is then what they made of it. Raises `VetoError`; what
+        is to be told of that has then been stored."""
         for hook in hooks:
             told, result = Call(subject), _SKIPPED
             if hook.pure and not hook.breaker.failures:
@@ -150,7 +150,7 @@ class Registry:
             if veto is not None:
                 await self._refuse(subject, veto)
 
-    def _settle(self, hook: Hook, subject: Subject, told: Call, result: Result) -> Veto | None:
+    def _settle(self, hook: Hook, subject: Subject, told: Call, result: Result) -> VetoError | None:
         """Have what a hook did count. Returns the veto, if it comes to one."""
         given = subject.stored
         outcome, changed = result.outcome, False
@@ -172,11 +172,11 @@ class Registry:
             detail = execution_log.detail(self.engine, hook.record, subject, BEFORE, given, changed, result.error)
         subject.events.append(Event("hook", subject.actor, hook.name, subject.key, outcome, result.duration, detail))
         if outcome == "veto":
-            assert isinstance(result.error, Veto)  # noqa: S101 - that is what makes it one
+            assert isinstance(result.error, VetoError)  # noqa: S101 - that is what makes it one
             return result.error
         if hook.fail_closed and not result.answered and not is_at_work(hook.name):
             what = "is off because it failed again and again" if outcome == "skipped" else "failed"
-            refusal = Veto(
+            refusal = VetoError(
                 f"the hook {hook.name!r} {what}, and nothing is changed without it",
                 hint="See store.hooks.list() for its last error",
                 code="hook-failed",
@@ -185,7 +185,7 @@ class Registry:
             return refusal
         return None
 
-    async def _refuse(self, subject: Subject, veto: Veto) -> None:
+    async def _refuse(self, subject: Subject, veto: VetoError) -> None:
         """Store that a change was refused, and refuse it."""
         try:
             await execution_log.refused(self.engine, self.tenant, subject)
@@ -299,7 +299,9 @@ def _in_time(hook: Hook, result: Result) -> Result:
 def _take(subject: Subject, value: Any) -> bool:
     """Have what a hook returned be the value. Returns whether it is another one."""
     if subject.stored is MISSING:
-        raise Invalid("a hook returned a value where something is deleted", hint="Return nothing, or raise Veto")
+        raise InvalidError(
+            "a hook returned a value where something is deleted", hint="Return nothing, or raise VetoError"
+        )
     stored = subject.dump(subject.key, value.value if isinstance(value, Changed) else value)
     if execution_log.flat(stored) == execution_log.flat(subject.stored):
         return False

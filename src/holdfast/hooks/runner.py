@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.backends.interface import Suspension
 from holdfast.engine import trace_context
-from holdfast.errors import Invalid, Veto
+from holdfast.errors import InvalidError, VetoError
 from holdfast.hooks.context import Call, Result
 from holdfast.hooks.workers import LoopThread, Workers
 
@@ -56,7 +56,7 @@ def finished(start: int, value: Any = None, error: BaseException | None = None) 
     duration = time.perf_counter_ns() - start
     if error is None:
         return Result("ok", value, None, duration, True)
-    return Result("veto" if isinstance(error, Veto) else "error", None, error, duration)
+    return Result("veto" if isinstance(error, VetoError) else "error", None, error, duration)
 
 
 def overrun(budget: float) -> TimeoutError:
@@ -96,7 +96,7 @@ def answered(start: int, value: Any) -> Result:
     if value is not None and inspect.isawaitable(value):
         if isinstance(value, Coroutine):
             value.close()
-        return finished(start, error=Invalid("it returned an awaitable", hint="Declare the hook with `async def`"))
+        return finished(start, error=InvalidError("it returned an awaitable", hint="Declare the hook with `async def`"))
     return finished(start, value)
 
 

@@ -39,7 +39,7 @@ from holdfast.engine.protection import LEASE, is_about_step, unheld
 from holdfast.engine.rewrite.row_sizes import Balance, balance, rows_below
 from holdfast.engine.row_format import Branch, Info, Line, Point, info_of, open_node, open_step
 from holdfast.engine.time_parsing import parse_age
-from holdfast.errors import Conflict, Corrupt, Denied
+from holdfast.errors import ConflictError, CorruptError, DeniedError
 
 Tell: TypeAlias = Callable[[int, int | None, str], None]
 """Is told how many threads were looked at, of how many, and which was the last."""
@@ -120,7 +120,7 @@ class _Sweep:
                     break
                 except _Changed:
                     continue
-                except Corrupt as error:
+                except CorruptError as error:
                     self._report.problems[line.name] = str(error)
                     break
             else:
@@ -200,7 +200,7 @@ class _Sweep:
             return  # it was deleted meanwhile
         try:
             await unheld(self._backend, [line])
-        except Denied:
+        except DeniedError:
             return  # nothing of it goes
         info = info_of(lines[0])
         points = [Point.of(row) async for row in rows_below(self._backend, STEPS, tuple(line), bodies=False)]
@@ -280,7 +280,7 @@ class _Sweep:
         lease = Lease(self._engine.ground, line, "rewrite")
         try:
             await lease.take()
-        except Conflict:
+        except ConflictError:
             return  # that rewrite will see to it
         try:
             conditions = [lease.condition(), self._engine.lines.unchanged(line, info)]

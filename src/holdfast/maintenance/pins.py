@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.history.revisions import resolve
 
 
@@ -39,7 +39,7 @@ async def unpin(engine: Engine, line: Line, revision: str, reason: str | None) -
     """Take a pin away, or all of a checkpoint, and return its id."""
     id = (await resolve(engine, line, revision)).id
     if not await engine.holds.unpin(line, id, reason):
-        raise NotFound(f"checkpoint {id} has no such pin", where=f"thread {line}", hint="See pins()")
+        raise NotFoundError(f"checkpoint {id} has no such pin", where=f"thread {line}", hint="See pins()")
     return id
 
 
@@ -52,7 +52,7 @@ async def pins(engine: Engine, line: Line) -> list[PinInfo]:
 async def release(engine: Engine, line: Line, reason: str | None) -> None:
     """Take a hold away, or all of a thread."""
     if not await engine.holds.release(line, reason):
-        raise NotFound("the thread has no such hold", where=f"thread {line}", hint="See holds()")
+        raise NotFoundError("the thread has no such hold", where=f"thread {line}", hint="See holds()")
 
 
 async def holds(engine: Engine, tenant: str, line: Line | None) -> list[HoldInfo]:

@@ -24,7 +24,7 @@ from holdfast.engine.rewrite.rewriter import Choice, Choose, Outcome
 from holdfast.engine.rewrite.row_sizes import Balance, rows_below
 from holdfast.engine.row_format import Branch, Line, Point, check_name
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError
 from holdfast.history.query import Query, parse
 from holdfast.history.search import Search
 from holdfast.maintenance.retention import Candidate, Retention, Verdict
@@ -123,7 +123,7 @@ class Selection:
             given = [threads] if isinstance(threads, str) else list(threads)
             names = [check_name(name, "name of a thread") for name in given]
             if prefix or where is not None:
-                raise Invalid("threads are given by name, or by a prefix or a query", hint="Leave out one of them")
+                raise InvalidError("threads are given by name, or by a prefix or a query", hint="Leave out one of them")
         return cls(names, check_name(prefix, "start of a name"), where)
 
     @property
@@ -215,7 +215,7 @@ class _Pass:
         for name in dict.fromkeys(self._selection.names):
             line = Line(self._tenant, name)
             if name in _SPARED:
-                raise Invalid("the audit, and what identities may do, are not pruned", where=f"line {line}")
+                raise InvalidError("the audit, and what identities may do, are not pruned", where=f"line {line}")
             await self._engine.lines.info(line)  # says so if there is none
             yield await family(self._engine, line)
 
@@ -248,7 +248,7 @@ class _Pass:
     async def _is_meant(self, line: Line, where: Query) -> bool:
         try:
             return await Search(self._engine, self._tenant, where).has(await self._engine.lines.summary(line))
-        except NotFound:
+        except NotFoundError:
             return False  # it was deleted meanwhile
 
     async def _count(self) -> int:
@@ -269,11 +269,11 @@ class _Pass:
                 choose = self._choose(line, cutoff, verdicts)
                 rewriter = self._engine.rewriter
                 outcome = await (rewriter.rehearse if self._dry_run else rewriter.prune)(line, choose)
-        except NotFound:
+        except NotFoundError:
             if self._selection.single:
                 raise
             return PrunedThread(line.name), 0  # it was deleted meanwhile
-        except (Conflict, Denied, Corrupt) as error:
+        except (ConflictError, DeniedError, CorruptError) as error:
             if self._selection.single:
                 raise
             return PrunedThread(line.name, problem=str(error), code=error.code), await self._taken(line)
@@ -289,7 +289,7 @@ class _Pass:
             return 0
         try:
             return (await self._engine.lines.summary(line)).size
-        except NotFound:
+        except NotFoundError:
             return 0  # it was deleted meanwhile
 
     def _choose(self, line: Line, cutoff: int, verdicts: list[Verdict]) -> Choose:
@@ -345,7 +345,7 @@ class _Pass:
             subjects, before = await search.some_of(line, before)
             found.update(subject.point.id for subject in subjects if subject.point is not None)
             if search.unreadable:
-                raise Corrupt(
+                raise CorruptError(
                     "a checkpoint cannot be read, so that nobody can tell whether the query keeps it",
                     where=f"thread {line}",
                     hint="Verify the thread, and repair it from a mirror or a backup",
@@ -361,7 +361,7 @@ class _Pass:
         async for line in lines():
             try:
                 verdicts, _ = await self._verdicts(line, 0)
-            except (Corrupt, NotFound):
+            except (CorruptError, NotFoundError):
                 continue  # nothing of it will go
             times.extend(each.time for each in verdicts if each.kept and not each.stays)
         cutoffs = [0, *(time + 1 for time in sorted(set(times)))]
@@ -387,9 +387,9 @@ class _Pass:
             if (await self._verdicts(line, cutoff))[1]:
                 return await self._taken(line)
             return (await self._engine.rewriter.rehearse(line, self._choose(line, cutoff, []))).size
-        except NotFound:
+        except NotFoundError:
             return 0
-        except (Conflict, Denied, Corrupt):
+        except (ConflictError, DeniedError, CorruptError):
             return await self._taken(line)  # it will stay as it is
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 _Bucket: TypeAlias = Callable[[datetime], tuple[object, ...]]
 
@@ -69,23 +69,23 @@ class Retention:
         for name in ("keep_last", *(f"keep_{each}" for each in _THINNED), "max_thread_bytes", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise Invalid(f"{name} is a number from 1 on, not {value!r}")
+                raise InvalidError(f"{name} is a number from 1 on, not {value!r}")
         for name in ("keep_latest", "keep_named"):
             if type(getattr(self, name)) is not bool:
-                raise Invalid(f"{name} is True or False, not {getattr(self, name)!r}")
+                raise InvalidError(f"{name} is True or False, not {getattr(self, name)!r}")
         tags: object = self.keep_tags
         if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) and tag for tag in tags):
-            raise Invalid("keep_tags is a list of patterns", where=repr(tags)[:80], hint='Write ["release-*"]')
+            raise InvalidError("keep_tags is a list of patterns", where=repr(tags)[:80], hint='Write ["release-*"]')
         object.__setattr__(self, "keep_tags", tuple(tags))
         if self.keep_where is not None and not isinstance(self.keep_where, str):
-            raise Invalid(f"keep_where is a query, not {type(self.keep_where).__name__}")
+            raise InvalidError(f"keep_where is a query, not {type(self.keep_where).__name__}")
         zone: object = self.zone
         if not isinstance(zone, tzinfo | None):
-            raise Invalid(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
+            raise InvalidError(f"zone is a time zone, not {zone!r}", hint='As zoneinfo.ZoneInfo("Europe/Vienna")')
         if self.age is not None and self.age < 0:
-            raise Invalid("keep_within is an age, and not negative", where=repr(self.keep_within))
+            raise InvalidError("keep_within is an age, and not negative", where=repr(self.keep_within))
         if not self._is_rule() and self.max_bytes is None and self.max_thread_bytes is None:
-            raise Invalid(
+            raise InvalidError(
                 "the policy says nothing about what is to stay",
                 hint="Give keep_last, keep_within, keep_daily or another rule; keep_latest for only the latest",
             )
@@ -99,7 +99,7 @@ class Retention:
         if isinstance(within, str):
             within = parse_age(within)
         if not isinstance(within, timedelta):
-            raise Invalid(f"keep_within is an age, not {type(within).__name__}", where=repr(within)[:80])
+            raise InvalidError(f"keep_within is an age, not {type(within).__name__}", where=repr(within)[:80])
         return within // _NS * 1000
 
     def _is_rule(self) -> bool:
@@ -185,13 +185,15 @@ def policy_of(policy: Retention | None, rules: Rules) -> Retention:
         except TypeError:
             known = {each.name for each in fields(Retention)}
             unknown = ", ".join(sorted(rules.keys() - known))
-            raise Invalid(f"a policy has no rule {unknown}", hint=f"There are {', '.join(sorted(known))}") from None
+            raise InvalidError(
+                f"a policy has no rule {unknown}", hint=f"There are {', '.join(sorted(known))}"
+            ) from None
     if not isinstance(policy, Retention):
-        raise Invalid(
+        raise InvalidError(
             f"the policy is a Retention, not {type(policy).__name__}", hint="Or give its rules: keep_last=100"
         )
     if rules:
-        raise Invalid("a policy is given whole, or rule by rule, and not both", where=", ".join(rules))
+        raise InvalidError("a policy is given whole, or rule by rule, and not both", where=", ".join(rules))
     return policy
 
 

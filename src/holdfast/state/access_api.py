@@ -11,7 +11,7 @@ from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.time_parsing import parse_age
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_ALL, Grant
 from holdfast.security.access.identity import Identity, group_name, holder, identity_of
 from holdfast.security.access.identity_guard import How, IdentityGuard
@@ -82,7 +82,7 @@ def grant_id(grant: Granted | str) -> str:
     """The id of a grant that is named."""
     id = grant.id if isinstance(grant, Granted) else grant
     if not isinstance(id, str):
-        raise Invalid(f"a grant is named by its id, not by {type(id).__name__}")
+        raise InvalidError(f"a grant is named by its id, not by {type(id).__name__}")
     return id
 
 
@@ -118,7 +118,8 @@ class AccessOperations:
 
     @operation
     async def revoke(self, grant: Granted | str) -> Granted:
-        """Take a grant back, by itself or by its id: at once, also for handles that are open. Raises `NotFound`."""
+        """Take a grant back, by itself or by its id: at once, also for handles that are open. Raises
+        `NotFoundError`."""
         return shown(await self._access.revoke(grant_id(grant)), self._handle.now())
 
     @operation
@@ -146,7 +147,7 @@ class AccessOperations:
         """Whether an identity that acts in the mode strict may do this now, with a key or with the whole scope. Only a
         question: nothing is noted."""
         if action not in ("read", "write"):
-            raise Invalid(f"what is done is 'read' or 'write', not {action!r}")
+            raise InvalidError(f"what is done is 'read' or 'write', not {action!r}")
         at = named(self._handle, scope, parts)
         keys = () if key is None else (self._handle.guard.key(at, key),)
         identity = identity_of(who)
@@ -166,7 +167,7 @@ class AccessOperations:
 
     @operation
     async def forbid_children(self, who: Who) -> None:
-        """Let it do so no longer. Raises `NotFound` if it could not."""
+        """Let it do so no longer. Raises `NotFoundError` if it could not."""
         await self._access.unauthorize(identity_of(who))
 
     @operation
@@ -181,7 +182,7 @@ class AccessOperations:
 
     @operation
     async def leave(self, group: str, *members: Who) -> None:
-        """Take identities out of a group. Raises `NotFound` if one is not in it."""
+        """Take identities out of a group. Raises `NotFoundError` if one is not in it."""
         await self._access.leave(group_name(group), _members(members))
 
     @operation
@@ -193,12 +194,14 @@ class AccessOperations:
     async def define_role(self, role: str, policy: Policy) -> None:
         """Keep a policy under a name, in place of what was there. Whoever has the role is under it at once."""
         if not isinstance(policy, Policy):
-            raise Invalid(f"a role is a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")')
+            raise InvalidError(
+                f"a role is a Policy, not {type(policy).__name__}", hint='Such as Policy().allow("read")'
+            )
         await self._access.define(role, policy)
 
     @operation
     async def drop_role(self, role: str) -> None:
-        """Forget a role. Raises `NotFound`."""
+        """Forget a role. Raises `NotFoundError`."""
         await self._access.undefine(role)
 
     @operation
@@ -208,12 +211,12 @@ class AccessOperations:
 
     @operation
     async def assign(self, role: str, to: Who) -> None:
-        """Give an identity, or a group, a role. Raises `NotFound` if there is none of that name."""
+        """Give an identity, or a group, a role. Raises `NotFoundError` if there is none of that name."""
         await self._access.assign(role, holder(to))
 
     @operation
     async def unassign(self, role: str, to: Who) -> None:
-        """Take a role from an identity, or a group. Raises `NotFound` if it does not have it."""
+        """Take a role from an identity, or a group. Raises `NotFoundError` if it does not have it."""
         await self._access.unassign(role, holder(to))
 
     @operation
@@ -232,5 +235,5 @@ class AsyncStoreAccess(Async, AccessOperations):
 
 def _members(members: tuple[Who, ...]) -> list[str]:
     if not members:
-        raise Invalid("a group is joined or left by an identity at least")
+        raise InvalidError("a group is joined or left by an identity at least")
     return [str(identity_of(each)) for each in members]

@@ -13,7 +13,7 @@ from holdfast.backends.runtime.drivers import Async, Pause, Sync, arun, either, 
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import Handle
 
 if TYPE_CHECKING:  # whoever only looks at threads starts sooner without these
@@ -173,22 +173,22 @@ class ScopedOperations:
             try:
                 with self.transaction() as together:
                     return function(together)
-            except Conflict as conflict:
+            except ConflictError as conflict:
                 if not _is_stale(conflict, attempt, attempts):
                     raise
             run(_pause(attempt))
-        raise Invalid("a transaction is attempted at least once")
+        raise InvalidError("a transaction is attempted at least once")
 
     async def _async_transact(self, function: Callable[[Any], Awaitable[Any]], *, attempts: int = ATTEMPTS) -> Any:
         for attempt in range(1, validation.count(attempts, "number of attempts") + 1):
             try:
                 async with self.transaction() as together:
                     return await function(together)
-            except Conflict as conflict:
+            except ConflictError as conflict:
                 if not _is_stale(conflict, attempt, attempts):
                     raise
             await arun(_pause(attempt))
-        raise Invalid("a transaction is attempted at least once")
+        raise InvalidError("a transaction is attempted at least once")
 
     transact = either(_transact, _async_transact)
 
@@ -219,7 +219,7 @@ class ScopedOperations:
     artifacts = feature(_artifacts, _async_artifacts)
 
 
-def _is_stale(conflict: Conflict, attempt: int, attempts: int) -> bool:
+def _is_stale(conflict: ConflictError, attempt: int, attempts: int) -> bool:
     return conflict.code == "version-mismatch" and attempt < attempts
 
 
@@ -234,7 +234,7 @@ def named(handle: Handle, scope: Scope | str | None, parts: Parts) -> Scope:
     if scope is None:
         return handle.guard.scope(cast(Mapping[str, Any], parts))
     if parts:
-        raise Invalid("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
+        raise InvalidError("a scope is named by its text or by its parts, not by both", where=str(scope)[:80])
     return handle.guard.scope(scope)
 
 
@@ -263,7 +263,7 @@ class StateTransaction:
 
     def __enter__(self) -> Self:
         if not self._is_sync:
-            raise Invalid("a transaction of an AsyncStore is entered with `async with`")
+            raise InvalidError("a transaction of an AsyncStore is entered with `async with`")
         self._open = True
         return self
 
@@ -274,7 +274,7 @@ class StateTransaction:
 
     async def __aenter__(self) -> Self:
         if self._is_sync:
-            raise Invalid("a transaction of a Store is entered with `with`")
+            raise InvalidError("a transaction of a Store is entered with `with`")
         self._open = True
         return self
 
@@ -285,4 +285,4 @@ class StateTransaction:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise Invalid("the transaction is not open", hint="Use it inside its `with` block")
+            raise InvalidError("the transaction is not open", hint="Use it inside its `with` block")

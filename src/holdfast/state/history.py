@@ -14,7 +14,7 @@ from holdfast.engine.model.scopes import MARK, Scope
 from holdfast.engine.row_format import Line, Point, open_step
 from holdfast.engine.time_parsing import parse_moment
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 from holdfast.state.reader import Stored, View, seen, viewed
@@ -45,13 +45,13 @@ class Past(NamedTuple):
 async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
     """The last step of a scope by then; None if there was none yet."""
     if isinstance(when, bool) or not isinstance(when, datetime | int | str):
-        raise Invalid(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
+        raise InvalidError(f"a time is a datetime, a version, or text such as '2h', not {when!r}")
     if isinstance(when, int):
         version = validation.count(when, "version")
         try:
             return await handle.engine.lines.find(line, Place(0, version - 1)) if version else None
-        except NotFound as error:
-            raise NotFound(
+        except NotFoundError as error:
+            raise NotFoundError(
                 f"there is no version {version}, or it was pruned",
                 where=line.name.removeprefix(MARK),
                 hint="See history() for those that are there",
@@ -60,7 +60,7 @@ async def point_at(handle: Handle, line: Line, when: When) -> Point | None:
         when = parse_moment(when, to_datetime(handle.now()).astimezone())
     try:
         return await handle.engine.lines.at_time(line, to_time(validation.moment(when)))
-    except NotFound:
+    except NotFoundError:
         if await handle.engine.lines.look(line) is None:
             return None
         (first,) = await handle.engine.ground.backend.read([Scan(STEPS, (*line, 0), limit=1, bodies=False)])
@@ -178,7 +178,7 @@ async def _versions_before(handle: Handle, line: Line, point: Point, every: Sequ
     try:
         parent = await handle.engine.lines.find(line, Place(0, point.seq - 1)) if point.seq else None
         return await seen(handle, line, parent, versions, point.time)
-    except NotFound:
+    except NotFoundError:
         return {}
 
 

@@ -11,7 +11,7 @@ from holdfast.engine.model.merge import Clash, merge
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, unpack
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import Handle
 from holdfast.state import history
 from holdfast.state.reader import Stored
@@ -32,7 +32,7 @@ def nanoseconds(ttl: float | timedelta) -> int:
     """A length of time, in seconds or as a timedelta."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float) or not 0 < seconds < _FAR:
-        raise Invalid(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
+        raise InvalidError(f"a time to live is a number of seconds over 0, or a timedelta, not {ttl!r}")
     return int(seconds * 1e9)
 
 
@@ -54,7 +54,7 @@ def setting(
     key = handle.guard.key(scope, key)
     version = validation.optional_count(expected, "version")
     if not callable(on_conflict) and on_conflict not in ("refuse", "overwrite", "merge"):
-        raise Invalid(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")
+        raise InvalidError(f"on_conflict is 'refuse', 'overwrite', 'merge' or a function, not {on_conflict!r}")
     change = Write(key, packed=pack_value(handle, key, value), expires=expiry(handle, ttl))
     if on_conflict == "refuse":
         change.expected = version
@@ -95,13 +95,13 @@ def _settled(handle: Handle, scope: Scope, change: Write, expected: int, how: On
 def _merged(
     handle: Handle, scope: Scope, key: str, base: Stored | None, live: Stored | None, mine: Packed
 ) -> Packed | None:
-    """The value with the changes of both since the base. `Conflict` if both changed the same."""
+    """The value with the changes of both since the base. `ConflictError` if both changed the same."""
     name = b""
     sides = [{} if each is None else {name: each.entry.value} for each in (base, live)]
     found = merge(sides[0], {name: mine}, sides[1])
     if found.clashes:
         shown = ", ".join(_path(handle, clash) for clash in found.clashes[:8])
-        raise Conflict(
+        raise ConflictError(
             f"both changed the same: {shown}",
             where=f"key {key!r} of {scope}",
             hint="Read it again and apply the change to what is there, or settle it with a function",

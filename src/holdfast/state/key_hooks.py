@@ -47,7 +47,8 @@ class KeyHooks:
     async def before(
         self, key: str, action: str, packed: Packed, patch: Operation | None, live: Stored | None, version: int
     ) -> Packed | None:
-        """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises `Veto`."""
+        """Call the hooks of a change. Returns the value, if they made it another one than was given. Raises
+        `VetoError`."""
         point = f"{self._kind}.{action}"
         meant = self._meant.get(point)
         if meant is None:

@@ -10,7 +10,7 @@ from holdfast.backends.runtime.drivers import operation
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.types import to_datetime, to_time
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.security.access.identity import Identity, identity_of
 from holdfast.state.api import Parts, ScopedOperations, feature
 
@@ -137,7 +137,9 @@ class OwnerOperations(ScopedOperations):
         from holdfast.security.access.identity_guard import IdentityGuard
 
         if identity is not None and parts:
-            raise Invalid("an identity is named by its text or by its parts, not by both", where=str(identity)[:80])
+            raise InvalidError(
+                "an identity is named by its text or by its parts, not by both", where=str(identity)[:80]
+            )
         who = Identity.of(**parts) if identity is None else identity_of(identity)
         return IdentityGuard(self._handle.engine, self._handle.tenant, who, how, self._notes())
 

@@ -15,7 +15,7 @@ from holdfast.engine.patterns import matcher, narrowed
 from holdfast.engine.row_format import Line, Point
 from holdfast.engine.state_loader import Held
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import CorruptError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 
@@ -177,7 +177,7 @@ class Looking:
             try:
                 held = await handle.engine.states.hold(line, point)
                 found = await View(handle, line, point, held, handle.now()).item(key)
-            except Corrupt:  # unless the line was rewritten meanwhile
+            except CorruptError:  # unless the line was rewritten meanwhile
                 found = await viewed(handle, self._scope, lambda view: view.item(key))
         await handle.guard.saw(self._scope, (key,))
         return found
@@ -217,7 +217,7 @@ async def latest(handle: Handle, line: Line, look: Callable[[View], Awaitable[T]
         point = None if memo is None else memo.point
         try:
             return await seen(handle, line, point, look)
-        except NotFound:
+        except NotFoundError:
             memo = await handle.engine.lines.look(line)
             if point == (None if memo is None else memo.point):
                 raise

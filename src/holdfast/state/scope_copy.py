@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Point
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.security.handle import Handle
 from holdfast.state.reader import Stored, View, viewed
 from holdfast.state.writer import Check, Write, write
@@ -60,7 +60,7 @@ async def move(handle: Handle, scope: Scope, target: Scope, *, overwrite: bool) 
         except _Changed:
             continue
         return len(found.stored)
-    raise Conflict(
+    raise ConflictError(
         f"the scope changed {_ATTEMPTS} times while it was to be moved", where=str(scope), hint="Stop who writes there"
     )
 
@@ -80,7 +80,7 @@ def _free(target: Scope, found: _Content, overwrite: bool) -> Check:
             return
         for key in found.stored:
             if await view.version(key):
-                raise Conflict(
+                raise ConflictError(
                     "the other scope has the key already",
                     where=f"key {key!r} of {target}",
                     hint="Allow it to be overwritten, or move the key away",
@@ -99,4 +99,4 @@ def _unchanged(found: _Content) -> Check:
 
 def _check_apart(scope: Scope, target: Scope) -> None:
     if scope == target:
-        raise Invalid("state is copied or moved to another scope, not to its own", where=str(scope))
+        raise InvalidError("state is copied or moved to another scope, not to its own", where=str(scope))

@@ -11,7 +11,7 @@ from holdfast.backends.runtime.drivers import Async, Sync, either, operation
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, normal
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state import history, scope_copy
 from holdfast.state.key_changes import Change, OnConflict, computing, expiry, setting
@@ -46,10 +46,10 @@ class StateOperations:
 
     @operation
     async def item(self, key: str) -> Item:
-        """A key with its value, its version, and when it expires. Raises `NotFound`."""
+        """A key with its value, its version, and when it expires. Raises `NotFoundError`."""
         found = await self._item(key)
         if found is None:
-            raise NotFound("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
+            raise NotFoundError("there is no such key", where=f"key {key!r} of {self.scope}", hint="See keys()")
         return found
 
     @operation
@@ -80,9 +80,9 @@ class StateOperations:
         """Give a key a value, perhaps for some time only (`ttl`, in seconds). Returns its new version.
 
         With `expected`, the version that the key must have (0: it must not be there), `on_conflict` says what happens
-        if it has another one: `"refuse"` raises `Conflict`; `"overwrite"` writes all the same; `"merge"` merges the
-        value three ways with what is there and what was there at that version; a function is called with the current
-        value and this one, and returns what to write.
+        if it has another one: `"refuse"` raises `ConflictError`; `"overwrite"` writes all the same; `"merge"` merges
+        the value three ways with what is there and what was there at that version; a function is called with the
+        current value and this one, and returns what to write.
         """
         (done,) = await self._write([setting(self._handle, self.scope, key, value, ttl, expected, on_conflict)])
         return done.version
@@ -100,7 +100,7 @@ class StateOperations:
         parts = {(key, *_path(path)): value for path, value in validation.mapping(changes, "set of changes").items()}
         gone = [(key, *_path(path)) for path in validation.several(remove, "place to remove")]
         if not parts and not gone:
-            raise Invalid("a patch changes something", where=f"key {key!r} of {self.scope}")
+            raise InvalidError("a patch changes something", where=f"key {key!r} of {self.scope}")
         wanted = validation.optional_count(expected, "version")
         change = Write(key, "patch", parts=parts, removed=gone, expected=wanted, keep_expiry=True)
         (done,) = await self._write([change])
@@ -141,20 +141,20 @@ class StateOperations:
         changes = {}
         for key, value in validation.mapping(values, "set of values").items():
             if (name := self._key(key)) in changes:
-                raise Invalid(
+                raise InvalidError(
                     "a key is given twice, in two forms of its letters", where=f"key {name!r} of {self.scope}"
                 )
             changes[name] = Write(name, packed=pack_value(self._handle, name, value), expires=expires)
         for key in validation.several(delete, "key to delete"):
             if (name := self._key(key)) in changes:
-                raise Invalid("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
+                raise InvalidError("a key is set and deleted at once", where=f"key {name!r} of {self.scope}")
             changes[name] = Write(name, "delete")
         done = await self._write(list(changes.values()))
         return {each.key: each.version for each in done if each.action != "delete"}
 
     @operation
     async def expire(self, key: str, ttl: float | timedelta | None) -> int:
-        """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFound`."""
+        """Have a key expire so many seconds from now, or never. The value stays. Raises `NotFoundError`."""
         change = computing(self._handle, self._key(key), lambda value: value)
         change.action, change.keep_expiry, change.must_exist = "expire", False, True
         change.expires = expiry(self._handle, ttl)
@@ -168,8 +168,8 @@ class StateOperations:
 
     @operation
     async def copy_to(self, other: StateOperations, *, overwrite: bool = False) -> int:
-        """Copy all keys into another scope, as one step there. Raises `Conflict`, and copies nothing, if that has one
-        of them already, unless they may be overwritten. Returns how many keys were copied."""
+        """Copy all keys into another scope, as one step there. Raises `ConflictError`, and copies nothing, if that has
+        one of them already, unless they may be overwritten. Returns how many keys were copied."""
         return await scope_copy.copy(self._handle, self.scope, _scope(other), overwrite=overwrite)
 
     @operation
@@ -302,7 +302,7 @@ class State(Sync, StateOperations, MutableMapping[str, Any]):
         while (found := self._find(key)) is not None:
             try:
                 self.delete(key, expected=found.version)
-            except Conflict as conflict:
+            except ConflictError as conflict:
                 _check_stale(conflict)
             else:
                 return found.value
@@ -323,7 +323,7 @@ class State(Sync, StateOperations, MutableMapping[str, Any]):
         while (found := self._find(key)) is None:
             try:
                 self.set(key, default, expected=0)
-            except Conflict as conflict:
+            except ConflictError as conflict:
                 _check_stale(conflict)
             else:
                 return default
@@ -394,7 +394,7 @@ def _listed(prefix: str, pattern: str, after: str) -> tuple[str, str, str]:
     return normal(prefix, "start of keys"), normal(pattern, "pattern"), normal(after, "key to go on after")
 
 
-def _check_stale(conflict: Conflict) -> None:
+def _check_stale(conflict: ConflictError) -> None:
     if conflict.code != "version-mismatch":
         raise conflict
 
@@ -406,4 +406,6 @@ def _path(path: Any) -> tuple[Any, ...]:
 def _scope(other: object) -> Scope:
     if isinstance(other, StateOperations):
         return other.scope
-    raise Invalid("state is copied to the state of another scope", where=repr(other)[:80], hint="Give store.state(…)")
+    raise InvalidError(
+        "state is copied to the state of another scope", where=repr(other)[:80], hint="Give store.state(…)"
+    )

@@ -15,7 +15,7 @@ from holdfast.backends.tables import LINKS, Key
 from holdfast.engine.guard import Guard, Guards
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.rng import chance
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.security.handle import Handle
 
 _KIND, _MARK, _INSIDE = "session", "ended", "inside"
@@ -75,7 +75,7 @@ def alive(handle: Handle, scopes: Iterable[Scope]) -> Guards | None:
 
 
 def not_ended(handle: Handle, session: Scope) -> Guards:
-    """The condition that a session has not ended. `Denied` if it has."""
+    """The condition that a session has not ended. `DeniedError` if it has."""
     condition = Expect(LINKS, mark(handle, session), None)
 
     async def guards(again: bool) -> list[Expect]:
@@ -88,9 +88,9 @@ def not_ended(handle: Handle, session: Scope) -> Guards:
     return guards
 
 
-def ended(session: Scope) -> Denied:
+def ended(session: Scope) -> DeniedError:
     """The error for a write to a session that has ended."""
-    return Denied(
+    return DeniedError(
         "the session has ended, and takes no more writes",
         where=str(session),
         hint="Resume it with sessions.resume(id), or start another",

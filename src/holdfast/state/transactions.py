@@ -2,7 +2,7 @@
 
 What is read in a transaction is remembered with its version; what is changed is kept back until the end. Then all is
 made in one batch, on condition that everything that was read still has the version it had: a transaction that commits
-is as if it had happened at one moment, alone (serializable). One whose reads are out of date raises `Conflict` and
+is as if it had happened at one moment, alone (serializable). One whose reads are out of date raises `ConflictError` and
 changes nothing; `transact` begins it anew. Each scope is read as of one moment, that of its first read; two scopes may
 be read as of two, which shows only in a transaction that will not commit.
 """
@@ -24,7 +24,7 @@ from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Point
 from holdfast.engine.step_info import Head
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import ConflictError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state.key_changes import expiry
 from holdfast.state.reader import View, seen
@@ -63,7 +63,7 @@ class Pending:
             part.looked, part.point = True, None if memo is None else memo.point
         try:
             found = await seen(self.handle, self.handle.line(scope), part.point, lambda view: view.live(key))
-        except NotFound:  # pruned or deleted meanwhile, which is to say changed
+        except NotFoundError:  # pruned or deleted meanwhile, which is to say changed
             raise _stale(scope, key) from None
         await self.handle.guard.saw(scope, (key,))
         part.reads[key] = 0 if found is None else found.version
@@ -74,7 +74,7 @@ class Pending:
         self._parts.setdefault(scope, Part()).writes[change.key] = change
 
     async def commit(self, savings: Sequence[Saving] = ()) -> tuple[list[Written], list[Head]]:
-        """Make all changes, together with checkpoints to be saved. `Conflict` if what was read is out of date."""
+        """Make all changes, together with checkpoints to be saved. `ConflictError` if what was read is out of date."""
         parts, self._parts = self._parts, {}
         writes = {scope: list(part.writes.values()) for scope, part in parts.items() if part.writes}
         if not writes and not savings:
@@ -113,7 +113,7 @@ class Pending:
         point = None if memo is None else memo.point
         try:
             await seen(self.handle, line, point, self._check(scope, part))  # also what has expired since is out of date
-        except NotFound:
+        except NotFoundError:
             raise _stale(scope, next(iter(part.reads))) from None
         if memo is None or point is None:
             return [Expect(LINES, tuple(line), None if memo is None else tuple(memo.info))]
@@ -121,8 +121,8 @@ class Pending:
         return [Expect(LINES, tuple(line), tuple(memo.info)), Expect(STEPS, after, None)]
 
 
-def _stale(scope: Scope, key: str) -> Conflict:
-    return Conflict(
+def _stale(scope: Scope, key: str) -> ConflictError:
+    return ConflictError(
         "what the transaction read has changed since",
         where=f"key {key!r} of {scope}",
         hint="Begin it anew, as transact() does by itself",

@@ -32,7 +32,7 @@ from holdfast.engine.model.scopes import MARK, Scope, normal
 from holdfast.engine.patterns import matcher, stem
 from holdfast.engine.row_format import PRUNED, Line, Point, open_step
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state import history
 from holdfast.state import keys as names
@@ -135,10 +135,10 @@ class WatchOperations:
     async def poll(self, timeout: float = 0) -> list[Changed]:
         """What was changed since, in order; waits for the first change for so many seconds at most. Perhaps nothing.
 
-        `Denied` once the right to read the scope is gone.
+        `DeniedError` once the right to read the scope is gone.
         """
         if type(timeout) not in (int, float) or not timeout >= 0:
-            raise Invalid(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
+            raise InvalidError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
         found = list(self._waiting) or await self._wait(timeout)
         self._waiting.clear()
         self._told = None
@@ -241,10 +241,10 @@ class WatchOperations:
             nested, places = msgspec.json.decode(content, type=tuple[bool, dict[str, tuple[_Number, _Number, str]]])
             found = {Scope.parse(text): _Place(*place) for text, place in places.items()}
         except (binascii.Error, msgspec.MsgspecError, ValueError, TypeError):
-            raise Invalid("this is no cursor of a watch", where=repr(cursor)[:80]) from None
+            raise InvalidError("this is no cursor of a watch", where=repr(cursor)[:80]) from None
         inside = self._scope.holds if self._nested else self._scope.__eq__
         if nested is not self._nested or not all(map(inside, found)):
-            raise Invalid(
+            raise InvalidError(
                 "the cursor is that of another watch",
                 where=f"watch of {self._scope}",
                 hint="A cursor goes with its scope, and with nested as it was",
@@ -302,7 +302,7 @@ class _Telling:
                 gone = []
                 try:
                     await self._step(trail, scope, place, line, row)
-                except NotFound:
+                except NotFoundError:
                     return  # pruned or deleted just now: the next look will tell so
             place = _after(point)
             trail.passed(scope, place)

@@ -24,7 +24,7 @@ from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Point
 from holdfast.engine.state_loader import Held, weigh
 from holdfast.engine.step_info import Head
-from holdfast.errors import Conflict, HoldfastError, NotFound
+from holdfast.errors import ConflictError, HoldfastError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state import artifact_links
 from holdfast.state import keys as names
@@ -202,14 +202,14 @@ class _LineEdit:
         version = 0 if live is None else live.version
         stored = live if isinstance(live, Stored) else None
         if each.expected is not None and version != each.expected:
-            raise Conflict(
+            raise ConflictError(
                 f"the key has version {version}, and version {each.expected} was expected",
                 where=f"key {each.key!r} of {self._scope}",
                 hint="Read it again and apply the change to what is there, or say how to merge",
                 code="version-mismatch",
             )
         if each.must_exist and live is None:
-            raise NotFound("there is no such key", where=f"key {each.key!r} of {self._scope}")
+            raise NotFoundError("there is no such key", where=f"key {each.key!r} of {self._scope}")
         action, packed, packed_key = each.action, each.packed, names.pack_key(each.key)
         if each.compute is not None:
             computed = await each.compute(stored)

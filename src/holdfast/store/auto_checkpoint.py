@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.types import Checkpoint
-from holdfast.errors import Config, HoldfastError, Invalid
+from holdfast.errors import ConfigError, HoldfastError, InvalidError
 from holdfast.store.store import AsyncStore, Operations, Store
 
 
@@ -49,7 +49,7 @@ class EveryStep:
 
     def __post_init__(self) -> None:
         if type(self.steps) is not int or self.steps < 1:
-            raise Config(f"a policy saves every so many steps, at least 1, not {self.steps!r}")
+            raise ConfigError(f"a policy saves every so many steps, at least 1, not {self.steps!r}")
 
     def due(self, moment: Moment) -> bool:
         """Enough steps went by."""
@@ -65,7 +65,7 @@ class Interval:
 
     def __post_init__(self) -> None:
         if type(self.seconds) not in (int, float) or not self.seconds >= 0:
-            raise Config(f"a policy saves after a number of seconds, not {self.seconds!r}")
+            raise ConfigError(f"a policy saves after a number of seconds, not {self.seconds!r}")
 
     def due(self, moment: Moment) -> bool:
         """Enough time went by."""
@@ -91,7 +91,7 @@ class OnEvent:
 
     def __init__(self, *names: str) -> None:
         if not all(isinstance(name, str) for name in names):
-            raise Config(f"events are named by strings, not by {names!r}")
+            raise ConfigError(f"events are named by strings, not by {names!r}")
         self.names = frozenset(names)
 
     def due(self, moment: Moment) -> bool:
@@ -111,12 +111,12 @@ class _Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if _is_sync(store) != _is_sync(self):
-            raise Config(f"{type(self).__name__} saves to {'a Store' if _is_sync(self) else 'an AsyncStore'}")
+            raise ConfigError(f"{type(self).__name__} saves to {'a Store' if _is_sync(self) else 'an AsyncStore'}")
         if not callable(state):
-            raise Config("the state to save is given by a function that returns it", hint="Write lambda: state")
+            raise ConfigError("the state to save is given by a function that returns it", hint="Write lambda: state")
         for policy in policies:
             if isinstance(policy, type) or not callable(getattr(policy, "due", None)):
-                raise Config(f"{policy!r} is no policy", hint="Give an instance, such as EveryStep()")
+                raise ConfigError(f"{policy!r} is no policy", hint="Give an instance, such as EveryStep()")
         self.store = store
         self.thread = thread
         self.last: Checkpoint | None = None
@@ -273,7 +273,7 @@ class _Checkpointable:
     async def restore(
         self, id: str | None = None, *, name: str | None = None, time: datetime | None = None
     ) -> Checkpoint:
-        """Take on the state of a checkpoint: the latest, or the one that is named. Raises `NotFound`."""
+        """Take on the state of a checkpoint: the latest, or the one that is named. Raises `NotFoundError`."""
         watch = self._attached()
         saved = await Operations.get(watch.store, watch.thread, id, name=name, time=time)
         self.restore_state(saved.state)
@@ -281,7 +281,7 @@ class _Checkpointable:
 
     def _attached(self) -> Autosave | AsyncAutosave:
         if self._autosave is None:
-            raise Invalid("the agent has no store to save to", hint='Call attach(store, "thread") first')
+            raise InvalidError("the agent has no store to save to", hint='Call attach(store, "thread") first')
         return self._autosave
 
 

@@ -10,7 +10,7 @@ from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import check_name
 from holdfast.engine.types import Checkpoint
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.store.store import AsyncStore, Operations, Store
 
 
@@ -71,7 +71,7 @@ class _Saver:
         check_name(task_path, "path of a task")
         codec = self.store.engine.ground.codec
         if not all(map(_is_pair, writes)):
-            raise Invalid("a write is a pair of channel and value", where=repr(writes)[:80])
+            raise InvalidError("a write is a pair of channel and value", where=repr(writes)[:80])
         packed = codec.pack_items(value for _, value in writes)
         rows = [
             Write(task_path, task_id, place, check_name(channel, "name of a channel"), value)
@@ -84,7 +84,7 @@ class _Saver:
         """The latest checkpoint of a thread, or the one with an id; None if there is none."""
         try:
             saved = await Operations.get(self.store, thread_id, id)
-        except NotFound:
+        except NotFoundError:
             return None
         return await self._tuple(saved, saved.state)
 

@@ -7,7 +7,7 @@ from typing import Unpack
 from holdfast.agents.entry import AGENTS
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.security.access.grant import BELOW_OWN, Grant
 from holdfast.security.access.identity import Identity
 from holdfast.security.access.identity_guard import MODES, How, IdentityGuard, Mode, Refusal
@@ -21,17 +21,17 @@ from holdfast.state.api import Parts, ScopedOperations, named
 def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window: float, *, waits: bool) -> How:
     """How somebody is to act, as a caller says it."""
     if mode not in MODES:
-        raise Invalid(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
+        raise InvalidError(f"the mode is 'strict', 'read-only' or 'custom', not {mode!r}")
     if children not in ("read", None):
-        raise Invalid(f"children is 'read' or None, not {children!r}")
+        raise InvalidError(f"children is 'read' or None, not {children!r}")
     if type(window) not in (int, float) or not 0 <= window <= 3600:
-        raise Invalid(f"the window of reads is a number of seconds from 0 to 3600, not {window!r}")
+        raise InvalidError(f"the window of reads is a number of seconds from 0 to 3600, not {window!r}")
     if (mode == "custom") is (policy is None):
-        raise Invalid(
+        raise InvalidError(
             "a policy is given with the mode custom, and with no other", hint="Give a Policy, or a role's name"
         )
     if policy is not None and not isinstance(policy, Policy | str):
-        raise Invalid(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
+        raise InvalidError(f"a policy is a Policy, or the name of a role, not {type(policy).__name__}")
     given = policy if isinstance(policy, Policy) else None
     role = policy if isinstance(policy, str) else ""
     return How(mode, given, role, children == "read", float(window), waits)
@@ -40,7 +40,7 @@ def how_of(mode: Mode, policy: Policy | str | None, children: str | None, window
 class ActingOperations(ScopedOperations):
     """What an identity can do. `Acting` and `AsyncActing` have these as methods.
 
-    Every operation is checked, each time: what is denied raises `Denied`, and is noted in the audit before that.
+    Every operation is checked, each time: what is denied raises `DeniedError`, and is noted in the audit before that.
     """
 
     agents = AGENTS
@@ -89,7 +89,7 @@ class ActingOperations(ScopedOperations):
     @operation
     async def revoke(self, grant: Granted | str) -> Granted:
         """Take a grant of a scope of one's own back, whoever gave it. To whoever does not own the scope there is no
-        such grant: `NotFound`."""
+        such grant: `NotFoundError`."""
         await self._check_own("revoke", self.identity.scope)
         id = grant_id(grant)
         mine = [each for each in await self._of_own(dead=True) if each.id == id]

@@ -22,7 +22,7 @@ class _Parts:
 
     @operation
     async def value(self, name: str, *keys: Any) -> Any:
-        """A channel, or what lies below it under keys of dicts. Raises `NotFound`."""
+        """A channel, or what lies below it under keys of dicts. Raises `NotFoundError`."""
         return await self._partial.value((name, *keys))
 
     @operation

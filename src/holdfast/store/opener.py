@@ -13,7 +13,7 @@ from holdfast.engine.cache import Cache
 from holdfast.engine.context import CACHE_BYTES, Ground
 from holdfast.engine.engine import Engine
 from holdfast.engine.row_format import check_name, is_sound
-from holdfast.errors import Config, Invalid
+from holdfast.errors import ConfigError, InvalidError
 from holdfast.store.store import AsyncStore, Operations, Store
 
 S = TypeVar("S", bound=Operations)
@@ -65,7 +65,7 @@ class _Opening:
 
     def __enter__(self) -> AsyncStore:
         self._opening.close()
-        raise Invalid("a store for asyncio is entered with `async with`", hint="Or open it with holdfast.open")
+        raise InvalidError("a store for asyncio is entered with `async with`", hint="Or open it with holdfast.open")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Never entered."""
@@ -90,9 +90,9 @@ async def _opened(
 ) -> S:
     check_name(tenant, "name of a tenant")
     if type(cache_bytes) is not int or cache_bytes < 0:
-        raise Config(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
+        raise ConfigError(f"cache_bytes is a number of bytes, not {cache_bytes!r}")
     if project is not None and type(project) is not bool:
-        raise Config(f"project is True or False, not {project!r}")
+        raise ConfigError(f"project is True or False, not {project!r}")
     url = resolve(name) if name is None or isinstance(name, str) else name
     kind = backend_for(url)
     backend = await kind.open(url, **(options | {"tenant": tenant} if kind.takes_tenant else options))

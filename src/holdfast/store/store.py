@@ -14,7 +14,7 @@ from holdfast.engine.namespaces import is_thread
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import BranchInfo, Checkpoint, Stats, to_datetime
 from holdfast.engine.validation import Path
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.store.threads import Basics
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Operations(Basics):
         old = await comparison.spot(self.engine, line, "HEAD" if a is None else a)
         if state is not None:
             if other is not None or b != "HEAD":
-                raise Invalid("a checkpoint is compared with another or with a state, not with both")
+                raise InvalidError("a checkpoint is compared with another or with a state, not with both")
             return await comparison.compare(self.engine, old, validation.mapping(state, "state"), large=large)
         new = await comparison.spot(self.engine, self._line(other or ""), b)
         return await comparison.compare(self.engine, old, new, large=large)
@@ -82,7 +82,7 @@ class Operations(Basics):
 
         `path` is text as `messages[3]`, `messages[-10:]`, `memory.user`, or a tuple of a channel, keys and places in
         lists. Of a list or a dict, it is told of each item or entry: `limit` of them from the `start`-th on. Raises
-        `NotFound` if there is nothing.
+        `NotFoundError` if there is nothing.
         """
         from holdfast.history import blame, paths
 
@@ -112,8 +112,8 @@ class Operations(Basics):
 
         As in git: `HEAD` is the latest; a branch's name, the last one of the branch; a name; an id, or the start of
         one; `#12`, `draft#12` a step by its number; `X~2`, `X^`, `X^2` those before X, `X^2` the second parent of a
-        merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. Raises `NotFound`, and `Invalid` if
-        several ids start so.
+        merge; `X@{2h}`, `X@{yesterday}`, `X@{2026-11-01T10:00}` as of a time. Raises `NotFoundError`, and
+        `InvalidError` if several ids start so.
         """
         line = self._line(thread)
         point = await self._find(line, at=revision)
@@ -180,10 +180,10 @@ class Operations(Basics):
     async def delete_branch(self, thread: str, name: str, *, force: bool = False, dry_run: bool = False) -> list[str]:
         """Delete a branch with the checkpoints that only it has, and return their ids.
 
-        Raises `Conflict` if it is not merged into another branch, if other branches start from it, or if one of its
-        checkpoints has a name or a tag; not with `force`, and then branches that start from it stay as they are. Pinned
-        checkpoints and held threads raise `Denied`. `main` is not deleted. With `dry_run` nothing is, and it says what
-        would be.
+        Raises `ConflictError` if it is not merged into another branch, if other branches start from it, or if one of
+        its checkpoints has a name or a tag; not with `force`, and then branches that start from it stay as they are.
+        Pinned checkpoints and held threads raise `DeniedError`. `main` is not deleted. With `dry_run` nothing is, and
+        it says what would be.
         """
         from holdfast.history import branches
 
@@ -219,7 +219,7 @@ class Operations(Basics):
         the same differently, `resolve` is asked: a function that is given a `Clash` and returns the value, `MISSING`
         or `LEAVE` (see `holdfast.history.merge`), or ways to settle by path, as in `{"messages": "union"}`. What is
         left, `strategy` settles: `"ours"`, `"theirs"`, or `"union"`, which has the items of both in lists. What is left
-        then raises `Conflict` with all `clashes`, and nothing is saved.
+        then raises `ConflictError` with all `clashes`, and nothing is saved.
 
         If others add to the branch meanwhile, they are merged with; a checkpoint that `into` names by its id must be
         the last one.
@@ -243,7 +243,7 @@ class Operations(Basics):
         A text matches the checkpoint that brought it, and the match shows where. `after` is the `next` of the page
         before. Where the store keeps an index of words (see `index`), text is found at once; otherwise every checkpoint
         is looked at, from the latest on, until there are `limit` matches, and `progress` is told how far that is.
-        A query that cannot be read raises `Invalid`, which shows the place.
+        A query that cannot be read raises `InvalidError`, which shows the place.
         """
         from holdfast.history.search import search
 
@@ -255,7 +255,7 @@ class Operations(Basics):
         """Make an index of the words in this tenant's threads, and keep it from then on, whoever writes.
 
         Only what is missing is made: begun again it goes on where it ended. Writers go on meanwhile. Raises
-        `Unsupported` where the store can keep none.
+        `UnsupportedError` where the store can keep none.
         """
         return await self.engine.indexer.build(self.tenant, progress)
 
@@ -307,7 +307,7 @@ class Operations(Basics):
 
     @operation
     async def unpin(self, thread: str, revision: str = "HEAD", *, reason: str | None = None) -> str:
-        """Take a pin away from a checkpoint, or all that it has. Returns its id. `NotFound` if there is none."""
+        """Take a pin away from a checkpoint, or all that it has. Returns its id. `NotFoundError` if there is none."""
         from holdfast.maintenance import pins
 
         return await pins.unpin(self.engine, self._line(thread), revision, reason)
@@ -321,7 +321,8 @@ class Operations(Basics):
 
     @operation
     async def hold(self, thread: str, *, reason: str = "") -> None:
-        """Keep a thread, with its namespaces, from being pruned or deleted: both raise `Denied` until it is released.
+        """Keep a thread, with its namespaces, from being pruned or deleted: both raise `DeniedError` until it is
+        released.
 
         There may be several holds, each with its reason. What is saved to the thread is saved as always.
         """
@@ -329,7 +330,7 @@ class Operations(Basics):
 
     @operation
     async def release(self, thread: str, *, reason: str | None = None) -> None:
-        """Take a hold away from a thread, or all that it has. `NotFound` if there is none."""
+        """Take a hold away from a thread, or all that it has. `NotFoundError` if there is none."""
         from holdfast.maintenance import pins
 
         await pins.release(self.engine, self._line(thread), reason)
@@ -450,23 +451,23 @@ class Operations(Basics):
         Threads are copied as they are, with branches, names, tags and pending writes, under the same hashes. What is
         there already is skipped: a copy that was interrupted goes on when it is begun again. Writers may go on here
         meanwhile; the report names threads that kept changing. At the end all rows are compared, and the hashes in the
-        other store recomputed. A thread that has another history there raises `Conflict`, and is not changed.
+        other store recomputed. A thread that has another history there raises `ConflictError`, and is not changed.
         `progress` is called after each thread. `options` are for opening the other store by its URL.
         """
         if tenants not in ("own", "all"):
-            raise Invalid(f"tenants is 'own' or 'all', not {tenants!r}")
+            raise InvalidError(f"tenants is 'own' or 'all', not {tenants!r}")
         tenant = None if tenants == "all" else self.tenant
         only = None if threads is None else await self._lines_of(threads)
         if only is not None and tenant is None:
-            raise Invalid("threads are named where those of one tenant are copied, not of all")
+            raise InvalidError("threads are named where those of one tenant are copied, not of all")
         if isinstance(other, str):
             from holdfast.engine.copy.between_stores import copy_to_url
 
             return await copy_to_url(self.engine, other, options, tenant, progress, only)
         if options:
-            raise Invalid(f"the other store is open already, and takes no option {min(options)!r}")
+            raise InvalidError(f"the other store is open already, and takes no option {min(options)!r}")
         if other.tenant != self.tenant and tenant is not None:
-            raise Invalid(
+            raise InvalidError(
                 f"the other store was opened for tenant {other.tenant!r}, and would not see what is copied",
                 hint=f"Open it with tenant={self.tenant!r}, or give its URL",
             )
@@ -499,7 +500,7 @@ class Operations(Basics):
                 self.engine, lines, place, lambda line, head: Checkpoint(*self._fields(line, head)), progress
             )
         if format != "holdfast":
-            raise Invalid(f"the format is 'holdfast' or 'json', not {format!r}")
+            raise InvalidError(f"the format is 'holdfast' or 'json', not {format!r}")
         return await export.export_threads(self.engine, lines, place, progress)
 
     @operation
@@ -516,8 +517,8 @@ class Operations(Basics):
         name, `as_thread`. Ids and hashes stay what they are; threads become this store's tenant's.
 
         Nothing is written before the checksum of the file and every hash in it were seen to be right. What is there
-        already is left as it is. A thread that is there with another history raises `Conflict`, and then nothing is
-        written at all. With `dry_run` it is only seen what would be brought.
+        already is left as it is. A thread that is there with another history raises `ConflictError`, and then nothing
+        is written at all. With `dry_run` it is only seen what would be brought.
         """
         from holdfast.maintenance.archive import import_
 

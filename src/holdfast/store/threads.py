@@ -23,7 +23,7 @@ from holdfast.engine.row_format import Line, Point, check_name, readable
 from holdfast.engine.step_info import Head
 from holdfast.engine.types import Checkpoint, Thread, to_datetime, to_time
 from holdfast.engine.validation import Path
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state.api import StateTransaction
 from holdfast.store.owner import OwnerFace
@@ -56,7 +56,7 @@ class Basics(OwnerFace):
 
     def _line(self, thread: str) -> Line:
         if not check_name(thread, "name of a thread"):
-            raise Invalid("the name of a thread is not empty")
+            raise InvalidError("the name of a thread is not empty")
         return Line(self.tenant, thread)
 
     def _own_line(self, thread: str) -> Line:
@@ -87,7 +87,7 @@ class Basics(OwnerFace):
 
         The parent is the latest checkpoint, unless one is named by its id, or a branch by its name. If another writer
         followed the same parent first: without a parent's id, the checkpoint goes on top of what is then the latest;
-        with one, `on_conflict` says whether to open a branch (`"branch"`, the default) or to raise `Conflict`
+        with one, `on_conflict` says whether to open a branch (`"branch"`, the default) or to raise `ConflictError`
         (`"refuse"`).
 
         An `id` of the caller's own may be saved again: the same content is no new checkpoint, other content a new
@@ -161,8 +161,8 @@ class Basics(OwnerFace):
                 together.update("worker", {"task": plan[0]})
                 together.state(agent="worker")["busy"] = True
 
-        What is read in it (`together.state(…)["budget"]`) must still be so when it ends: else it raises `Conflict`, and
-        nothing is changed. `transact` then begins anew by itself.
+        What is read in it (`together.state(…)["budget"]`) must still be so when it ends: else it raises
+        `ConflictError`, and nothing is changed. `transact` then begins anew by itself.
         """
         return Transaction(self)
 
@@ -189,7 +189,7 @@ class Basics(OwnerFace):
         `at` is a revision, as in `resolve`; `name` is a name it was given; `branch` takes the last one of a branch;
         `step` the one of that number (on that branch, or on main); `time` the one saved last by then. The state's
         values are fresh objects, the caller's own. With `lazy` nothing of the state is fetched until it is touched.
-        Raises `NotFound`.
+        Raises `NotFoundError`.
         """
         line = self._line(thread)
         point = await self._find(line, id, at=at, name=name, branch=branch, step=step, time=time)
@@ -266,7 +266,7 @@ class Basics(OwnerFace):
 
     @operation
     async def thread(self, thread: str) -> Thread:
-        """A thread at a glance. Raises `NotFound`."""
+        """A thread at a glance. Raises `NotFoundError`."""
         return _thread(await self._lines.summary(self._line(thread)))
 
     # Names, tags, branches ------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class Basics(OwnerFace):
     def _parts(self, thread: str, changes: Mapping[Path, Any], remove: Iterable[Path]) -> Edit:
         put = {validation.path(path): value for path, value in validation.mapping(changes, "set of changes").items()}
         if isinstance(remove, tuple) and remove:
-            raise Invalid(
+            raise InvalidError(
                 "a tuple names one place, and several may be removed",
                 where=repr(remove)[:80],
                 hint=f"Give a list: remove=[{remove!r}], or of channels, remove={list(remove)!r}",
@@ -380,15 +380,15 @@ class Basics(OwnerFace):
         from holdfast.engine.append import OnConflict
 
         if on_conflict not in ("", "branch", "refuse"):
-            raise Invalid(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
+            raise InvalidError(f"on_conflict is 'branch' or 'refuse', not {on_conflict!r}")
         at: At = validation.optional_name(parent, "id of a parent")
         if branch is not None:
             if parent is not None:
-                raise Invalid("a checkpoint follows a parent or the head of a branch: name one of them")
+                raise InvalidError("a checkpoint follows a parent or the head of a branch: name one of them")
             at = OnBranch(check_name(branch, "name of a branch"))
         how = OnConflict.RETRY if parent is None and not on_conflict else OnConflict(on_conflict or "branch")
         if id is not None and not check_name(id, "id of a checkpoint"):
-            raise Invalid("the id of a checkpoint is not empty", where=f"thread {line}")
+            raise InvalidError("the id of a checkpoint is not empty", where=f"thread {line}")
         refs = [(NAME, check_name(name, "name of a checkpoint"))] if name is not None else []
         if tags:
             refs += [(TAG, tag) for tag in validation.names(tags, "tag")]
@@ -448,7 +448,7 @@ class Basics(OwnerFace):
             return await self._lines.find(line, id)
         given = [each for each in (id, at, name, time) if each is not None]
         if len(given) + (branch is not None or step is not None) > 1:
-            raise Invalid(
+            raise InvalidError(
                 "a checkpoint is named in one way: by id, by revision, by name, by time, or by branch and step"
             )
         if at is not None:
@@ -461,7 +461,7 @@ class Basics(OwnerFace):
         if name is not None:
             owners = await self._lines.refs(line, NAME, check_name(name, "name of a checkpoint"))
             if not owners:
-                raise NotFound(f"no checkpoint has the name {name!r}", where=f"thread {line}", hint="See names()")
+                raise NotFoundError(f"no checkpoint has the name {name!r}", where=f"thread {line}", hint="See names()")
             place = owners[0][1]
         elif step is not None:
             number = await self._lines.branch(

@@ -29,14 +29,22 @@ from holdfast.backends.wrappers.journal import PIECE
 from holdfast.backends.wrappers.lazy_open import Later
 from holdfast.backends.wrappers.replica_pair import attach
 from holdfast.backends.wrappers.replication import Behind, Outgoing
-from holdfast.errors import Config, Corrupt, Invalid, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.errors import (
+    ConfigError,
+    CorruptError,
+    InvalidError,
+    OutcomeUnknownError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 from tests.backends.wrappers.pairs import contents, contents_at, files, opened, pair_url, paired, settled, until
 from tests.damaged import flipped
 from tests.support.faults import Fault, Faults
 
 
-def down() -> Transient:
-    return Transient("the remote store is down")
+def down() -> TransientError:
+    return TransientError("the remote store is down")
 
 
 def journal_rows(store: Behind) -> int:
@@ -84,8 +92,8 @@ def test_it_is_acknowledged_before_it_is_copied_and_the_lag_is_told() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("error", [Transient, Uncertain, Unavailable])
-def test_whatever_the_remote_says_each_entry_is_made_once(when: str, error: type[Transient]) -> None:
+@pytest.mark.parametrize("error", [TransientError, OutcomeUnknownError, UnavailableError])
+def test_whatever_the_remote_says_each_entry_is_made_once(when: str, error: type[TransientError]) -> None:
     rng = random.Random(f"{when} {error.__name__}")
     plan = [
         Fault("apply", n, lambda: error("the answer was lost"), "after" if when == "after" else "before")
@@ -139,10 +147,10 @@ def test_what_the_copy_cannot_take_is_refused_at_once() -> None:
 
     store = paired(Memory(), Small())
     assert store.capabilities.max_body == 1 << 20
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         run(store.apply([Create(NODES, row_of(NODES, "t", "l", 0, b"", body=bytes((1 << 20) + 1)))]))
     many = [Create(NODES, row_of(NODES, "t", "l", 0, bytes([n]), body=bytes(1 << 20))) for n in range(3)]
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         run(store.apply(many))
     assert run(store.apply(many[:1])) is None
     settled(store)
@@ -157,7 +165,7 @@ def test_one_batch_that_cannot_be_stored_does_not_fail_others(tmp_path: Path) ->
         return list(await asyncio.gather(*writes, return_exceptions=True))
 
     answers = asyncio.run(main())
-    assert isinstance(answers[5], Invalid)
+    assert isinstance(answers[5], InvalidError)
     assert answers[:5] + answers[6:] == [None] * 19
     settled(store)
     run(store.close())
@@ -213,7 +221,7 @@ def test_a_remote_that_cannot_be_opened_keeps_nobody_from_writing(tmp_path: Path
     remote = tmp_path / "remote.db"
     remote.rename(tmp_path / "away")
     remote.mkdir()  # SQLite cannot open that
-    with pytest.raises(Config):
+    with pytest.raises(ConfigError):
         opened(pair_url(tmp_path))  # plainly wrong, and said at once
     remote.rmdir()
     (tmp_path / "away").rename(remote)
@@ -228,7 +236,7 @@ def test_a_remote_that_failed_is_opened_anew(tmp_path: Path) -> None:
     assert isinstance(store, Behind)
     assert isinstance(store.remote, Later)
     assert store.remote._opened is not None
-    plan = [Fault("apply", 1, lambda: Unavailable("a flush failed"), times=10_000)]
+    plan = [Fault("apply", 1, lambda: UnavailableError("a flush failed"), times=10_000)]
     store.remote._opened = Faults(store.remote._opened, plan)
     assert run(store.apply([Create(STEPS, step(0))])) is None
     settled(store)
@@ -301,7 +309,7 @@ def test_a_remote_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     other = opened(remote)
     assert run(other.apply([Create(STEPS, step())])) is None
     run(other.close())
-    with pytest.raises(Config, match="not a copy of the local store"):
+    with pytest.raises(ConfigError, match="not a copy of the local store"):
         opened(pair_url(tmp_path))
     assert len(contents_at(remote)["steps"]) == 1
 
@@ -313,7 +321,7 @@ def test_the_copy_of_another_store_is_refused(tmp_path: Path) -> None:
         mine = f"sqlite:///{tmp_path}/{name}.db"
         if name == "paired":
             run(opened(compose("behind", local=mine, remote=f"sqlite:///{tmp_path}/other.db")).close())
-        with pytest.raises(Config, match="copy of another store"):
+        with pytest.raises(ConfigError, match="copy of another store"):
             opened(compose("behind", local=mine, remote=remote))
 
 
@@ -328,7 +336,7 @@ def test_a_local_store_that_was_set_back_is_noticed(tmp_path: Path) -> None:
         assert run(store.apply([Create(STEPS, step(n))])) is None
     run(store.close())
     local.write_bytes(backup)
-    with pytest.raises(Config, match="set back"):
+    with pytest.raises(ConfigError, match="set back"):
         opened(pair_url(tmp_path))
 
 
@@ -357,7 +365,7 @@ def test_a_lost_local_store_is_filled_from_the_copy_when_that_is_asked_for(tmp_p
         assert run(store.apply([Create(STEPS, row)])) is None
     run(store.close())
     (tmp_path / "local.db").rename(tmp_path / "old.db")
-    with pytest.raises(Config, match="restore=true"):
+    with pytest.raises(ConfigError, match="restore=true"):
         opened(pair_url(tmp_path))
     store = opened(pair_url(tmp_path), restore=True)
     assert run(store.read([Scan(STEPS, ())]))[0] == rows
@@ -366,7 +374,7 @@ def test_a_lost_local_store_is_filled_from_the_copy_when_that_is_asked_for(tmp_p
     run(store.close())
     assert contents_at(remote) == contents_at(local)
     # The old one turns up again. It may not write into what now belongs to the new one.
-    with pytest.raises(Config, match="taken it over"):
+    with pytest.raises(ConfigError, match="taken it over"):
         opened(compose("behind", local=f"sqlite:///{tmp_path}/old.db", remote=remote))
 
 
@@ -385,7 +393,7 @@ def test_a_store_whose_copy_was_taken_over_says_so(tmp_path: Path) -> None:
             run(old.apply([Create(STEPS, step(n))]))
             time.sleep(0.01)
 
-    with pytest.raises(Config, match="taken it over"):
+    with pytest.raises(ConfigError, match="taken it over"):
         write_on()
     run(old.close())
     run(new.close())
@@ -400,7 +408,7 @@ def test_a_restoration_that_broke_off_goes_on(tmp_path: Path) -> None:
     new = f"sqlite:///{tmp_path}/new.db"
     broken = Faults(opened(new), [Fault("apply", 4, down, times=10_000)])
     remote = opened(files(tmp_path)[1])
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         run(attach(broken, remote, restore=True))
     run(broken.close())
     run(remote.close())
@@ -437,7 +445,7 @@ def test_a_damaged_journal_is_not_copied() -> None:
     assert run(store.apply([Create(STEPS, step())])) is None
     ((row,),) = run(local.read([Get(JOURNAL, [(*journal.LINE, 1)])]))
     assert run(local.apply([Put(JOURNAL, row._replace(body=flipped(row.body)))])) is None
-    with pytest.raises(Corrupt, match="row 1 of the journal"):
+    with pytest.raises(CorruptError, match="row 1 of the journal"):
         list(journal.entries([row._replace(body=flipped(row.body))], "here"))
     remote.plan.clear()
     until(lambda: "row 1 of the journal" in str(run(store.status())["trouble"]))
@@ -532,7 +540,7 @@ class Small(Memory):
 
     async def apply(self, batch: Batch) -> int | None:
         if size_of(batch) > self.capabilities.max_batch:
-            raise TooLarge("too much for this store at once")
+            raise TooLargeError("too much for this store at once")
         return await super().apply(batch)
 
 
@@ -550,7 +558,7 @@ def test_what_was_made_is_not_said_to_have_failed_with_what_came_after_it() -> N
     batches: list[list[Change]] = [[Put(STEPS, step(body=b"%d" % n))] for n in range(3)]
     made, failed, not_begun = committed(store, *batches)
     assert made is None
-    assert (type(failed), type(not_begun)) == (Transient, Transient)
+    assert (type(failed), type(not_begun)) == (TransientError, TransientError)
     assert [row.body for row in contents(store)["steps"]] == [b"0"]
     settled(store)
     assert contents(store.remote) == contents(store)
@@ -562,7 +570,7 @@ def test_what_cannot_be_written_down_fails_nobody_else() -> None:
     assert isinstance(store, Behind)
     good, bad = committed(store, [Create(STEPS, step(0))], [Create(STEPS, step(1, id="\ud800"))])
     assert good is None
-    assert isinstance(bad, Invalid)
+    assert isinstance(bad, InvalidError)
     settled(store)
     assert contents(store.remote)["steps"] == [step(0)]
     run(store.close())

@@ -24,7 +24,7 @@ from holdfast.backends.wrappers.cache import Cache
 from holdfast.backends.wrappers.cache_storage import MemoryRoom
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.errors import Transient, Unavailable
+from holdfast.errors import TransientError, UnavailableError
 from holdfast.testing import ShortConformance, Stores, SyncConformance
 from tests import servers
 from tests.backends.wrappers.pairs import Clock, Held
@@ -58,7 +58,7 @@ class Down(MemoryRoom):
 
     def _look(self) -> None:
         if self.down:
-            raise Transient("the room is down")
+            raise TransientError("the room is down")
 
 
 def test_what_was_read_is_not_read_again() -> None:
@@ -164,7 +164,7 @@ def test_after_a_refusal_the_truth_is_read() -> None:
 def test_after_an_unclear_outcome_the_truth_is_read() -> None:
     store, _ = cached(Faults(Memory(), [acknowledgement_lost(1)]))
     assert run(store.read(ONE)) == [[]]
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         run(store.apply([Create(STEPS, step())]))
     assert run(store.read(ONE)) == [[step()]]
 

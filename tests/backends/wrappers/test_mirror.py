@@ -20,13 +20,13 @@ from holdfast.backends.tables import NODES, STEPS, Space
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.mirror import Mirror
 from holdfast.backends.wrappers.store_diff import Difference
-from holdfast.errors import Corrupt, Denied, Transient, Uncertain
+from holdfast.errors import CorruptError, DeniedError, OutcomeUnknownError, TransientError
 from tests.backends.wrappers.pairs import Held, contents, contents_at, files, pair_url, paired, settled
 from tests.support.faults import Fault, Faults
 
 
-def down() -> Transient:
-    return Transient("the remote store is down")
+def down() -> TransientError:
+    return TransientError("the remote store is down")
 
 
 def mirror(local: Backend, remote: Backend, patience: float = 120.0, *, strict: bool = False) -> Mirror:
@@ -104,12 +104,12 @@ def test_it_goes_on_alone_and_catches_up(drive: str, caplog: pytest.LogCaptureFi
 def test_a_strict_mirror_does_not_go_on_alone() -> None:
     remote = Faults(Memory(), [Fault("apply", 1, down, times=10_000)])
     store = mirror(Memory(), remote, patience=0.1, strict=True)
-    with pytest.raises(Uncertain, match="not yet in the copy"):
+    with pytest.raises(OutcomeUnknownError, match="not yet in the copy"):
         run(store.apply([Create(STEPS, step(0))]))
     for _ in range(3):
-        with pytest.raises(Transient, match="does not keep up") as caught:
+        with pytest.raises(TransientError, match="does not keep up") as caught:
             run(store.apply([Create(STEPS, step(1))]))
-        assert not isinstance(caught.value, Uncertain)
+        assert not isinstance(caught.value, OutcomeUnknownError)
     assert len(contents(store.inner)["steps"]) == 1, "nothing was done"
     remote.plan.clear()
     settled(store)
@@ -200,14 +200,14 @@ class Damaged(Wrapper):
     async def read(self, queries: list[Query]) -> list[list[Row]]:  # type: ignore[override]
         found = await self.inner.read(queries)
         if any(each.key in self.damaged for rows in found for each in rows):
-            raise Corrupt("a page is damaged")
+            raise CorruptError("a page is damaged")
         return found
 
     async def apply(self, batch: list[Change]) -> int | None:  # type: ignore[override]
         keys = {change.row.key for change in batch if isinstance(change, Create | Put)}
         if keys & self.damaged:
             if not self.writable:
-                raise Corrupt("a page is damaged")
+                raise CorruptError("a page is damaged")
             self.damaged -= keys
         return await self.inner.apply(batch)
 
@@ -267,7 +267,7 @@ def test_damage_in_a_file_does_not_keep_a_thread_from_being_read(tmp_path: Path)
         for thread in states:
             try:
                 plain.get(thread)
-            except Corrupt:
+            except CorruptError:
                 broken += 1
     assert broken > 5, "the damage is not where it hurts"
     with holdfast.open(url) as store:
@@ -323,7 +323,7 @@ def test_a_copy_that_may_not_be_read_does_not_hide_what_is_here() -> None:
     broken = row(0, b"text")._replace(body=b"broken")
     assert run(store.apply([Create(STEPS, row(0, b"text")), Create(STEPS, row(1, b"more"))])) is None
     damage(local, Put(STEPS, broken))
-    remote.plan.append(Fault("read", remote.reads + 1, lambda: Denied("the password was changed"), times=10_000))
+    remote.plan.append(Fault("read", remote.reads + 1, lambda: DeniedError("the password was changed"), times=10_000))
     assert run(store.read([Scan(STEPS, ())])) == [[broken, row(1, b"more")]]
     remote.plan.clear()
     run(store.close())

@@ -17,7 +17,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.metrics import BUCKETS, Metrics
 from holdfast.backends.wrappers.readonly import ReadOnly
-from holdfast.errors import Corrupt, Denied, Transient, Unavailable
+from holdfast.errors import CorruptError, DeniedError, TransientError, UnavailableError
 from tests.backends.wrappers.pairs import Clock
 from tests.support.faults import Fault, Faults
 
@@ -27,9 +27,9 @@ def test_nothing_can_be_changed() -> None:
     assert run(memory.apply([Create(STEPS, step())])) is None
     store = ReadOnly(memory)
     for change in (Create(STEPS, step(1)), Ensure(STEPS, step()), Put(STEPS, step()), Delete(STEPS, ("nobody",))):
-        with pytest.raises(Denied, match="reading only"):
+        with pytest.raises(DeniedError, match="reading only"):
             run(store.apply([change]))
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             run(store.apply([Expect(STEPS, step(7).key, None), change]))
     assert run(store.read([Get(STEPS, [step().key])])) == [[step()]]
     assert run(store.apply([])) is None
@@ -38,7 +38,7 @@ def test_nothing_can_be_changed() -> None:
     run(store.tidy())
     run(store.close())
     for call in (store.tidy, store.size, store.check):
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             run(call())
 
 
@@ -50,9 +50,9 @@ def test_a_thread_can_be_read_and_not_saved(tmp_path: Path) -> None:
         latest = store.get("chat")
         assert latest is not None
         assert latest.state == {"n": 1}
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             store.put("chat", {"n": 2})
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             store.delete("chat")
         assert [checkpoint.step for checkpoint in store.log("chat")] == [0]
 
@@ -75,29 +75,33 @@ def test_calls_errors_and_times_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     clock = Clock()
     monkeypatch.setattr("holdfast.backends.wrappers.metrics.time", clock)
     plan = [
-        Fault("read", 2, lambda: Transient("busy")),
-        Fault("read", 3, lambda: Corrupt("bytes")),
-        Fault("apply", 3, lambda: Transient("busy"), times=2),
+        Fault("read", 2, lambda: TransientError("busy")),
+        Fault("read", 3, lambda: CorruptError("bytes")),
+        Fault("apply", 3, lambda: TransientError("busy"), times=2),
     ]
     store = Metrics(Faults(Slow(clock), plan))
     assert run(store.apply([Create(STEPS, step())])) is None
     assert run(store.apply([Create(STEPS, step())])) == 0
     for _ in range(2):
-        with pytest.raises(Transient):
+        with pytest.raises(TransientError):
             run(store.apply([Create(STEPS, step(1))]))
     outcomes: list[int | str] = []
     for _ in range(4):
         try:
             outcomes.append(len(run(store.read([Get(STEPS, [step().key])]))[0]))
-        except (Transient, Corrupt) as error:
+        except (TransientError, CorruptError) as error:
             outcomes.append(type(error).__name__)
-    assert outcomes == [1, "Transient", "Corrupt", 1]
+    assert outcomes == [1, "TransientError", "CorruptError", 1]
     found = run(store.status())
     assert (found["reads"], found["queries"], found["applies"], found["refused"]) == (2, 2, 2, 1)
     assert (found["rows_written"], found["rows_read"]) == (1, 2)
     assert found["bytes_read"] == 2 * int(found["bytes_written"]) > 0
-    assert (found["read_errors_Transient"], found["read_errors_Corrupt"], found["apply_errors_Transient"]) == (1, 1, 2)
-    assert "apply_errors_Corrupt" not in found
+    assert (
+        found["read_errors_TransientError"],
+        found["read_errors_CorruptError"],
+        found["apply_errors_TransientError"],
+    ) == (1, 1, 2)
+    assert "apply_errors_CorruptError" not in found
     assert found["read_seconds_le_inf"] == 4, "errors take time too"
     assert found["apply_seconds_le_inf"] == 4
     assert found["read_seconds_le_0.01"] == 3
@@ -108,7 +112,7 @@ def test_calls_errors_and_times_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     store.reset()
     found = run(store.status())
     assert found["reads"] == found["read_seconds_le_inf"] == found["read_seconds_sum"] == 0
-    assert "read_errors_Corrupt" not in found
+    assert "read_errors_CorruptError" not in found
 
 
 def test_a_store_says_how_it_is_doing() -> None:

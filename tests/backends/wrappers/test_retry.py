@@ -14,15 +14,15 @@ from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import arun, run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.retry import Retry
-from holdfast.errors import Corrupt, HoldfastError, Transient, Unavailable, Uncertain
+from holdfast.errors import CorruptError, HoldfastError, OutcomeUnknownError, TransientError, UnavailableError
 from tests.backends.wrappers.pairs import Clock, Held
 from tests.support.faults import Fault, Faults
 
 QUERY = [Get(STEPS, [step().key])]
 
 
-def busy() -> Transient:
-    return Transient("the store is busy")
+def busy() -> TransientError:
+    return TransientError("the store is busy")
 
 
 def retry(*plan: Fault, attempts: int = 5, breaker: int = 100, rest: float = 5.0) -> tuple[Retry, Faults]:
@@ -50,7 +50,7 @@ def test_what_failed_for_the_moment_is_tried_again(drive: str) -> None:
 
 def test_attempts_are_bounded() -> None:
     store, faults = retry(Fault("read", 1, busy, times=50), attempts=3)
-    with pytest.raises(Transient, match="busy"):
+    with pytest.raises(TransientError, match="busy"):
         run(store.read(QUERY))
     assert faults.reads == 3
 
@@ -58,12 +58,14 @@ def test_attempts_are_bounded() -> None:
 def test_time_is_bounded() -> None:
     faults = Faults(Memory(), [Fault("read", 1, busy, times=1000)])
     store = Retry(faults, attempts=1000, pause=0.05, deadline=0.2, breaker=1000)
-    with pytest.raises(Transient, match="busy"):
+    with pytest.raises(TransientError, match="busy"):
         run(store.read(QUERY))
     assert 1 <= faults.reads <= 10
 
 
-@pytest.mark.parametrize("error", [Uncertain("perhaps"), Unavailable("closed"), Corrupt("bytes"), KeyError("bug")])
+@pytest.mark.parametrize(
+    "error", [OutcomeUnknownError("perhaps"), UnavailableError("closed"), CorruptError("bytes"), KeyError("bug")]
+)
 def test_nothing_else_is_tried_again(error: Exception) -> None:
     def fail() -> HoldfastError:
         raise error
@@ -86,17 +88,17 @@ def test_a_store_that_keeps_failing_is_left_alone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("holdfast.backends.wrappers.retry.time", clock)
     store, faults = retry(Fault("read", 1, busy, times=6), attempts=1, breaker=3, rest=0.1)
     for _ in range(3):
-        with pytest.raises(Transient, match="busy"):
+        with pytest.raises(TransientError, match="busy"):
             run(store.read(QUERY))
     for _ in range(5):
-        with pytest.raises(Transient, match=r"breaker is open, next try in 0\.\d s"):
+        with pytest.raises(TransientError, match=r"breaker is open, next try in 0\.\d s"):
             run(store.read(QUERY))
     assert faults.reads == 3, "the store was not left alone"
     assert run(store.status())["breaker"] == "open"
     clock.now += 0.11
-    with pytest.raises(Transient, match="busy"):
+    with pytest.raises(TransientError, match="busy"):
         run(store.read(QUERY))
-    with pytest.raises(Transient, match="breaker is open"):
+    with pytest.raises(TransientError, match="breaker is open"):
         run(store.read(QUERY))
     assert faults.reads == 4, "one trial each time"
     faults.plan.clear()
@@ -111,7 +113,7 @@ def failed_once() -> tuple[Retry, Faults, Held]:
     held = Held(Memory())
     faults = Faults(held, [Fault("read", 1, busy)])
     store = Retry(faults, attempts=1, pause=0.001, breaker=1, rest=0.0)
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         run(store.read(QUERY))
     held.gate.clear()
     return store, faults, held
@@ -126,7 +128,7 @@ def test_one_call_at_a_time_is_let_through_to_try() -> None:
         barrier.wait()
         try:
             run(store.read(QUERY))
-        except Transient as error:
+        except TransientError as error:
             left.release()
             return "open" if "breaker" in str(error) else "busy"
         return "answered"

@@ -20,7 +20,7 @@ from holdfast.backends.tables import LINES, NODES, OBJECTS, STEPS, WRITES
 from holdfast.backends.wrappers.composite_urls import compose
 from holdfast.backends.wrappers.tier_stub import stub_in
 from holdfast.backends.wrappers.tiering import Tiers
-from holdfast.errors import Config, Corrupt, Denied, HoldfastError, TooLarge, Transient
+from holdfast.errors import ConfigError, CorruptError, DeniedError, HoldfastError, TooLargeError, TransientError
 from tests.backends.wrappers.pairs import opened
 from tests.support.faults import Fault, Faults
 
@@ -155,7 +155,7 @@ def test_a_deletion_does_not_need_the_cold_store() -> None:
     store = tiers(cold=cold, keep=0)
     fill(store, old_step(0))
     run(store.tidy())
-    cold.plan.append(Fault("read", cold.reads + 1, lambda: Transient("away"), times=100))
+    cold.plan.append(Fault("read", cold.reads + 1, lambda: TransientError("away"), times=100))
     assert run(store.apply([Delete(STEPS, ("tenant", "line"))])) is None
     assert run(store.status())["to_sweep"] == 1
     cold.plan.clear()
@@ -172,7 +172,7 @@ def test_a_body_that_is_gone_is_said_to_be() -> None:
     first, second = run(store.cold.read([Scan(OBJECTS, ())]))[0]
     assert run(store.cold.apply([Delete(OBJECTS, first.key), Put(OBJECTS, second._replace(body=b"forged"))])) is None
     for seq in range(2):
-        with pytest.raises(Corrupt, match="moved to the cold store, and is not there as it was"):
+        with pytest.raises(CorruptError, match="moved to the cold store, and is not there as it was"):
             run(store.read([Get(STEPS, [old_step(seq).key])]))
     run(store.read([Scan(STEPS, (), bodies=False)]))
     assert len(run(store.check())) == 2
@@ -183,9 +183,9 @@ def test_where_the_cold_store_is_away_only_what_is_there_cannot_be_read() -> Non
     store = tiers(cold=cold, keep=0)
     fill(store, old_step(0), old_step(1, days=1))
     run(store.tidy())
-    cold.plan.append(Fault("read", cold.reads + 1, lambda: Transient("away"), times=100))
+    cold.plan.append(Fault("read", cold.reads + 1, lambda: TransientError("away"), times=100))
     assert run(store.read([Get(STEPS, [old_step(1).key])]))[0][0].body == old_step(1).body
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         run(store.read([Get(STEPS, [old_step(0).key])]))
 
 
@@ -206,11 +206,11 @@ def move_that_breaks_off(on: str, nth: int, when: Literal["before", "after"]) ->
     rows = [old_step(seq, line=f"{seq % 3}") for seq in range(12)]
     fill(store, *rows)
     faulty = hot if on == "hot" else cold
-    faulty.plan.append(Fault("apply", faulty.applies + nth, lambda: Transient("away"), when))
+    faulty.plan.append(Fault("apply", faulty.applies + nth, lambda: TransientError("away"), when))
     broke_off = False
     try:
         run(store.tidy())
-    except Transient:
+    except TransientError:
         broke_off = True
         assert run(store.read([Scan(STEPS, ())])) == [sorted(rows)]
         run(store.tidy())
@@ -313,7 +313,7 @@ def test_the_cold_store_of_another_is_refused(tmp_path: Path) -> None:
     run(opened(url("a", "b")).close())
     run(opened(url("a", "b")).close())
     for hot, cold in (("c", "b"), ("a", "d"), ("e", "a")):
-        with pytest.raises(Config, match="not the cold store that belongs"):
+        with pytest.raises(ConfigError, match="not the cold store that belongs"):
             opened(url(hot, cold))
 
 
@@ -338,7 +338,7 @@ def test_a_thread_that_has_grown_cold_is_read_and_goes_on(tmp_path: Path) -> Non
     run(cold.close())
 
 
-@pytest.mark.parametrize("error", [Denied, Corrupt, Config])
+@pytest.mark.parametrize("error", [DeniedError, CorruptError, ConfigError])
 def test_a_deletion_that_was_made_does_not_fail_with_the_cold_store(error: type[HoldfastError]) -> None:
     cold = Faults(Memory())
     store = tiers(cold=cold, keep=0)
@@ -357,7 +357,7 @@ def test_what_is_too_much_for_one_batch_is_read_and_stays_in_the_cold_store() ->
 
         async def apply(self, batch: Batch) -> int | None:
             if size_of(batch) > self.capabilities.max_batch:
-                raise TooLarge("too much for this store at once")
+                raise TooLargeError("too much for this store at once")
             return await super().apply(batch)
 
     store = tiers(Small(), keep=0)

@@ -14,7 +14,7 @@ from holdfast.backends.registry import backend_for, schemes
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import STEPS
 from holdfast.backends.wrappers.composite_urls import COMPOSITIONS, age, compose, shown
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 PLAIN = {"store": "memory://", "local": "memory://", "remote": "memory://", "hot": "memory://", "cold": "memory://"}
 
@@ -76,12 +76,12 @@ def test_compositions_of_compositions(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said(url: str, what: str) -> None:
-    with pytest.raises(Config, match=what.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=what.replace("?", r"\?")):
         run(backend_for(url).open(url))
 
 
 def test_only_known_kinds_are_composed() -> None:
-    with pytest.raises(Config, match="no kind of composition"):
+    with pytest.raises(ConfigError, match="no kind of composition"):
         compose("sharded", store="memory://")
 
 
@@ -90,14 +90,14 @@ def test_no_password_is_shown() -> None:
     url = compose("retry", store=compose("mirror", local="sqlite:///a.db", remote=inner))
     assert "hunter2" not in shown(url)
     assert "me%40" in shown(url) or "me@" in shown(url)
-    with pytest.raises(Config) as caught:
+    with pytest.raises(ConfigError) as caught:
         run(backend_for(url).open(url, nonsense=1))
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_part_that_cannot_be_opened_leaves_none_open(tmp_path: Path) -> None:
     hot = f"sqlite:///{tmp_path}/hot.db"
-    with pytest.raises(Config):
+    with pytest.raises(ConfigError):
         run(backend_for("tiers:").open(compose("tiers", hot=hot, cold="sqlite:////no/such/folder/cold.db")))
     assert not (tmp_path / "hot.db-wal").exists()
 
@@ -185,14 +185,14 @@ def test_the_environment_names_the_store(folder: Path, monkeypatch: pytest.Monke
 )
 def test_what_is_wrong_with_the_file_is_said(folder: Path, text: str, what: str) -> None:
     (folder / "holdfast.toml").write_text(text)
-    with pytest.raises(Config, match=what) as caught:
+    with pytest.raises(ConfigError, match=what) as caught:
         resolve("stores.main")
     assert "holdfast.toml" in caught.value.where
 
 
 def test_nothing_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.backends.config.FILE", "no-such-file.toml")
-    with pytest.raises(Config, match="set HOLDFAST_STORE"):
+    with pytest.raises(ConfigError, match="set HOLDFAST_STORE"):
         resolve()
-    with pytest.raises(Config, match="there is none here"):
+    with pytest.raises(ConfigError, match="there is none here"):
         resolve("stores.main")

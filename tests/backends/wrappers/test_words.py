@@ -16,14 +16,14 @@ from holdfast.backends.wrappers.counting import Counting
 from holdfast.backends.wrappers.metrics import Metrics
 from holdfast.backends.wrappers.retry import Retry
 from holdfast.backends.wrappers.store_diff import same
-from holdfast.errors import Transient, Unsupported
+from holdfast.errors import TransientError, UnsupportedError
 from tests.support.faults import Fault, Faults
 
 ROW = Row(("", "t", 0, 0), (1, "some words"))
 
 
 def failing(times: int) -> Faults:
-    return Faults(Memory(), [Fault("read", 1, lambda: Transient("busy"), times=times)])
+    return Faults(Memory(), [Fault("read", 1, lambda: TransientError("busy"), times=times)])
 
 
 def keys(store: Backend) -> list[object]:
@@ -50,11 +50,11 @@ def test_searches_are_counted() -> None:
 def test_searches_are_timed_and_their_errors_counted() -> None:
     store = Metrics(failing(1))
     run(store.apply([Put(WORDS, ROW)]))
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         keys(store)
     assert keys(store) == [ROW.key]
     told = run(store.status())
-    assert (told["matches"], told["match_errors_Transient"], told["match_seconds_le_inf"]) == (1, 1, 2)
+    assert (told["matches"], told["match_errors_TransientError"], told["match_seconds_le_inf"]) == (1, 1, 2)
 
 
 COMPOSED = {
@@ -101,7 +101,7 @@ def test_a_store_that_cannot_search_says_so_through_a_wrapper(tmp_path: Path) ->
     url = f"retry:?store=file:///{tmp_path}/b"
     store = run(backend_for(url).open(url))
     assert not store.capabilities.words
-    with pytest.raises(Unsupported, match="does not look for words"):
+    with pytest.raises(UnsupportedError, match="does not look for words"):
         keys(store)
     run(store.close())
 

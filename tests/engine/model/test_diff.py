@@ -25,7 +25,7 @@ from holdfast.engine.model.operations import (
     encode_operation,
 )
 from holdfast.engine.model.packed_state import as_items, as_map, flatten, pack_state, unpack, unpack_state
-from holdfast.errors import Corrupt, Invalid, TooLarge, Unsupported
+from holdfast.errors import CorruptError, InvalidError, TooLargeError, UnsupportedError
 from tests.codec.values import identical
 from tests.codec.values import states as any_states
 from tests.engine.model.histories import codec, edited, edited_state, leaves, states
@@ -167,10 +167,10 @@ def test_pointers_stand_for_large_values() -> None:
     operation = diff(large, longer)
     assert isinstance(operation, EditText)
     assert apply(operation, pointer.encode(), lambda data: {pointer.encode(): large}[data]) == longer
-    with pytest.raises(Corrupt, match="not at hand"):
+    with pytest.raises(CorruptError, match="not at hand"):
         apply(operation, pointer.encode())
     items: list[bytes] = [pointer.encode(), *packed(*LONG)]
-    with pytest.raises(Invalid, match="not fetched"):
+    with pytest.raises(InvalidError, match="not fetched"):
         flatten(items)
     edit = diff(items, [large, *packed(*LONG, NEW)])
     assert edit == EditList((Keep(0, 101), packed(NEW)))
@@ -186,10 +186,10 @@ def test_pieces_of_large_values() -> None:
     ]
     assert large_pointers.join(large_pointers.pointer_to(data), pieces) == data
     for wrong in (pieces[:2], pieces[::-1], [*pieces, b"x"]):
-        with pytest.raises(Corrupt, match="pieces of a large value"):
+        with pytest.raises(CorruptError, match="pieces of a large value"):
             large_pointers.join(large_pointers.pointer_to(data), wrong)
     for wrong_pointer in (b"", b"x" * 42):
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             large_pointers.parse_pointer(wrong_pointer)
 
 
@@ -210,18 +210,18 @@ MISFITS: list[tuple[Any, ...]] = [
 
 def test_operations_that_do_not_fit(subtests: pytest.Subtests) -> None:
     for operation, value in MISFITS:
-        with case(subtests, operation, value), pytest.raises(Corrupt):
+        with case(subtests, operation, value), pytest.raises(CorruptError):
             apply(operation, value)
 
 
 def test_forged_edits_do_not_grow_without_bound() -> None:
     text = codec.pack("x" * 100_000)
-    with pytest.raises(TooLarge, match="over the limit"):
+    with pytest.raises(TooLargeError, match="over the limit"):
         apply(EditText((Keep(0, 100_000),) * 5000), text)
-    with pytest.raises(TooLarge, match="over the limit"):
+    with pytest.raises(TooLargeError, match="over the limit"):
         apply(EditList((Keep(0, 1000),) * 500_000), [b"\x01"] * 1000)
     for operation in (EditList(()), EditMap(), EditText(())):
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             apply(operation, b"")
 
 
@@ -234,13 +234,13 @@ NO_OPERATIONS: list[Any] = [
 
 def test_what_is_no_operation(subtests: pytest.Subtests) -> None:
     for value in NO_OPERATIONS:
-        with case(subtests, value), pytest.raises(Corrupt, match="not the stored form of an operation"):
+        with case(subtests, value), pytest.raises(CorruptError, match="not the stored form of an operation"):
             decode_operation(codec.pack(value))
 
 
 def test_states_have_named_channels_and_paths() -> None:
-    with pytest.raises(Invalid, match="channel's name is a string, not int"):
+    with pytest.raises(InvalidError, match="channel's name is a string, not int"):
         pack_state(codec, {1: 2})  # type: ignore[dict-item]
-    with pytest.raises(Unsupported) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         pack_state(codec, {"a": {str(i): [1, {"x": object()}] for i in range(20)}})
     assert caught.value.where == "a['0'][1].x"

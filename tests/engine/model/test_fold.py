@@ -36,7 +36,7 @@ from holdfast.engine.model.operations import Change, EditList, EditMap, EditText
 from holdfast.engine.model.packed_state import Packed, PackedMap, flatten, pack_state
 from holdfast.engine.model.steps import Header, Parent, Step
 from holdfast.engine.model.workspace import Workspace
-from holdfast.errors import Corrupt, TooDeep, TooLarge
+from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 from tests.engine.model.histories import codec, drive, edited_state, histories, states
 from tests.support.cases import case
 
@@ -170,7 +170,7 @@ def test_every_item_knows_the_step_that_wrote_it() -> None:
     assert drive(list_tree.slice_items(Workspace(), root, 0, 320), line.nodes)[-5:] == [
         Item(message(n), Origin(0, n)) for n in range(5)
     ]
-    with pytest.raises(Corrupt, match="are wanted of a list that has 320"):
+    with pytest.raises(CorruptError, match="are wanted of a list that has 320"):
         drive(list_tree.slice_items(Workspace(), root, 0, 321), line.nodes)
 
 
@@ -337,7 +337,7 @@ def test_steps_that_do_not_fit(subtests: pytest.Subtests) -> None:
             appended(line, 32)
             line.append(EditMap((), ((MEMORY, Set(b"\x01")),)))
             line.append(edit)
-            with pytest.raises(Corrupt):
+            with pytest.raises(CorruptError):
                 line.fold()
 
 
@@ -351,17 +351,17 @@ HERE = Origin(0, 0)
 
 def test_nodes_of_the_wrong_kind() -> None:
     segment, nodes = child_of(Segment.of((Item(b"\x01", HERE),)), 0, 1)
-    with pytest.raises(Corrupt, match="not of the kind"):
+    with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(segment, 1)), nodes)
-    with pytest.raises(Corrupt, match="not of the kind"):
+    with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(segment._replace(height=1), 1)), nodes)
     leaf, nodes = child_of(Leaf((Entry(b"\xa1a", 0, b"\x01", HERE),)), 0, 1)
     ws = Workspace()
     drive(ws.load_all([leaf]), nodes)
-    with pytest.raises(Corrupt, match="not of the kind"):
+    with pytest.raises(CorruptError, match="not of the kind"):
         list_tree.items(ws, ListRoot(leaf))
     tall, more = child_of(Index((leaf._replace(height=3),)), 1, 1)
-    with pytest.raises(Corrupt, match="not of the kind"):
+    with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(tall, 1)), nodes | more)
 
 
@@ -371,10 +371,10 @@ def test_forged_trees_do_not_grow_without_bound() -> None:
         child, more = child_of(Index((child,) * 64), height, 64 * child.size)
         nodes |= more
     leaf, more = child_of(Leaf((Entry(b"\xa1l", 0, ListRoot(child), HERE),)), 0, 1)
-    with pytest.raises(TooLarge, match="holds more than"):
+    with pytest.raises(TooLargeError, match="holds more than"):
         drive(read(Workspace(), MapRoot(leaf, 1)), nodes | more)
     lying, more = child_of(Index((leaf, leaf)), 1, 3)
-    with pytest.raises(Corrupt, match="not of the kind"):
+    with pytest.raises(CorruptError, match="not of the kind"):
         drive(read(Workspace(), MapRoot(lying, 1)), nodes | more)
     slot = MapRoot(None, 0)
     nodes = {}
@@ -382,16 +382,16 @@ def test_forged_trees_do_not_grow_without_bound() -> None:
         leaf, more = child_of(Leaf((Entry(b"\xa1d", 0, slot, HERE),)), 0, 1)
         nodes |= more
         slot = MapRoot(leaf, 1)
-    with pytest.raises(TooDeep, match="levels deep"):
+    with pytest.raises(TooDeepError, match="levels deep"):
         drive(read(Workspace(), slot), nodes)
 
 
 def test_nodes_that_are_missing_or_altered() -> None:
     leaf, nodes = child_of(Leaf((Entry(b"\xa1a", 0, b"\x01", HERE),)), 0, 1)
-    with pytest.raises(Corrupt, match="a node is missing"):
+    with pytest.raises(CorruptError, match="a node is missing"):
         drive(read(Workspace(), MapRoot(leaf, 1)), {})
     ((id, data),) = nodes.items()
-    with pytest.raises(Corrupt, match="not the one its id names"):
+    with pytest.raises(CorruptError, match="not the one its id names"):
         drive(read(Workspace(), MapRoot(leaf, 1)), {id: data + b"\x00"})
 
 
@@ -422,14 +422,14 @@ def test_what_is_no_node(subtests: pytest.Subtests) -> None:
     for value in NO_NODES:
         with case(subtests, value):
             data = codec.pack(value)
-            with pytest.raises(Corrupt):
+            with pytest.raises(CorruptError):
                 decode_node(hashlib.sha256(data).digest()[:20], data)
-            with pytest.raises(Corrupt):
+            with pytest.raises(CorruptError):
                 decode_root(data)
 
 
 def test_a_root_is_a_dict() -> None:
-    with pytest.raises(Corrupt, match="state's root"):
+    with pytest.raises(CorruptError, match="state's root"):
         decode_root(codec.pack([0, b"\x01"]))
 
 

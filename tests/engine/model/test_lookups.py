@@ -14,7 +14,7 @@ from holdfast.engine.model import map_tree, node_lookup
 from holdfast.engine.model.nodes import Child, Entry, MapRoot, Origin, sort_key
 from holdfast.engine.model.packed_state import pack_name
 from holdfast.engine.model.workspace import MissingNode, Rounds, Workspace
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from tests.support.cases import case
 
 T = TypeVar("T")
@@ -77,10 +77,10 @@ def test_damaged_nodes_are_told_of(subtests: pytest.Subtests) -> None:
             with pytest.raises(MissingNode):
                 driven(ASKED[ask](root), {})
             for damaged in (b"", b"\x92\x02\xc0", b"\x95\x01\xc0", b"\x92\x02\x90", b"nonsense"):
-                with pytest.raises(Corrupt):
+                with pytest.raises(CorruptError):
                     driven(ASKED[ask](_leaf_only(damaged)), {b"leaf": damaged})
                 if damaged != b"\x92\x02\x90":  # an index of nothing is one
-                    with pytest.raises(Corrupt):
+                    with pytest.raises(CorruptError):
                         driven(ASKED[ask](root), {**nodes, root.child.id: damaged})
 
 
@@ -93,5 +93,5 @@ def test_a_value_that_is_none_is_told_of() -> None:
     assert root.child is not None
     kind, keys, ranks, slots, origins = decode(nodes[root.child.id])
     damaged = encode([kind, keys, ranks, [[7, *slots[0][1:]]], origins])
-    with pytest.raises(Corrupt, match="not the stored form of a node"):
+    with pytest.raises(CorruptError, match="not the stored form of a node"):
         driven(node_lookup.find(root, pack_name("a"), {}), {root.child.id: damaged})

@@ -12,7 +12,7 @@ from holdfast.engine.model.diff import diff_maps
 from holdfast.engine.model.operations import EditMap, Set, encode_operation
 from holdfast.engine.model.packed_state import pack_state
 from holdfast.engine.model.steps import Header, Parent, Step
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from tests.engine.model.histories import codec, states
 from tests.support.cases import case
 
@@ -71,7 +71,7 @@ def test_every_flipped_bit_of_a_step_is_noticed() -> None:
             damaged[i] ^= 1 << bit
             try:
                 other = Step.decode(bytes(damaged))
-            except Corrupt:
+            except CorruptError:
                 continue
             # Where a parent stands is a hint for finding it; its hash is what names it.
             assert [p.commit for p in other.header.parents] == [p.commit for p in step.header.parents]
@@ -101,10 +101,10 @@ NO_STEPS: list[Any] = [
 
 def test_what_is_no_step(subtests: pytest.Subtests) -> None:
     for value in NO_STEPS:
-        with case(subtests, value), pytest.raises(Corrupt):
+        with case(subtests, value), pytest.raises(CorruptError):
             Step.decode(codec.pack(value))
 
 
 def test_bytes_that_are_no_step() -> None:
-    with pytest.raises(Corrupt, match="not the stored form of a step"):
+    with pytest.raises(CorruptError, match="not the stored form of a step"):
         Step.decode(b"\xc1")

@@ -69,7 +69,7 @@ def potters(url: str) -> Iterator[holdfast.Store]:
         with anna.tools.use("wheel"):
             anna.context["clay"] = "red"
         anna.tools.declare("kiln", ["gas"])
-        with pytest.raises(holdfast.Denied), anna.tools.use("kiln"):
+        with pytest.raises(holdfast.DeniedError), anna.tools.use("kiln"):
             pass
         for number in range(20):
             anna.conversation.append({"role": "user" if number % 2 == 0 else "assistant", "content": f"word {number}"})

@@ -24,7 +24,7 @@ def noted(hf: Hf, url: str) -> Hf:
         with holdfast.correlation("run-1"):
             store.acting_as(agent="a").state(agent="a")["plan"] = 1
         store.state(agent="a")["note"] = "by the owner"
-        with pytest.raises(holdfast.Denied):
+        with pytest.raises(holdfast.DeniedError):
             store.acting_as(agent="b").state(agent="a")["plan"] = 2
         assert store.acting_as(agent="a", read_window=0).state(agent="a")["plan"] == 1
     return hf

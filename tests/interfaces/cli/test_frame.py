@@ -15,7 +15,15 @@ import click
 import pytest
 
 import holdfast
-from holdfast.errors import Config, Conflict, Corrupt, Invalid, NotFound, TooDeep, Transient
+from holdfast.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    TooDeepError,
+    TransientError,
+)
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import (
     SHARED_NAMES,
@@ -128,16 +136,16 @@ def test_an_error_that_nobody_foresaw(hf: Hf, monkeypatch: pytest.MonkeyPatch) -
 
 def test_exit_codes(subtests: pytest.Subtests) -> None:
     for error, code in (
-        (NotFound("x"), 3),
-        (Conflict("x"), 4),
-        (Corrupt("x"), 5),
-        (Invalid("x"), 2),
-        (TooDeep("x"), 1),
-        (Config("x"), 1),
-        (Transient("x"), 1),
-        (NotFound("x", code="no-store"), 10),
-        (Config("x", code="no-store-named"), 10),
-        (Conflict("x", code="lease-lost"), 4),
+        (NotFoundError("x"), 3),
+        (ConflictError("x"), 4),
+        (CorruptError("x"), 5),
+        (InvalidError("x"), 2),
+        (TooDeepError("x"), 1),
+        (ConfigError("x"), 1),
+        (TransientError("x"), 1),
+        (NotFoundError("x", code="no-store"), 10),
+        (ConfigError("x", code="no-store-named"), 10),
+        (ConflictError("x", code="lease-lost"), 4),
     ):
         with subtests.test(error.code):
             assert exit_codes.exit_code(error) == code
@@ -309,7 +317,7 @@ def run_trial(*arguments: str) -> tuple[int, str, str]:
         code = 0
         try:
             trial.main(list(arguments), "trial", standalone_mode=False, obj=session)
-        except Invalid as error:
+        except InvalidError as error:
             code = exit_codes.report(error, as_json=False, color=False)
         session.close()
     return code, out.getvalue(), err.getvalue()

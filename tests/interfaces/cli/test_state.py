@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.formatting import in_words
 from holdfast.interfaces.cli.scope_args import until
 from tests.interfaces.cli import kit
@@ -403,9 +403,9 @@ def test_what_is_not_there(filled: Hf) -> None:
 @pytest.mark.parametrize("text", ["2h", "2999-01-01"])
 def test_when_something_ends(text: str) -> None:
     assert until(text) is not None
-    with pytest.raises(Invalid, match="in the past"):
+    with pytest.raises(InvalidError, match="in the past"):
         until("2020-01-01")
-    with pytest.raises(Invalid, match="is no time"):
+    with pytest.raises(InvalidError, match="is no time"):
         until("someday")
 
 

@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START
 
 import holdfast
-from holdfast.errors import Conflict, Unsupported
+from holdfast.errors import ConflictError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph.calls import Caller
 from tests.interfaces.langgraph.scenarios.basics import Log, says
@@ -64,7 +64,7 @@ def test_a_graph_goes_on_from_a_merge(store: holdfast.Store) -> None:
     graph.invoke({"log": ["two"]}, on("t"))
     store.switch("t", "draft")
     graph.invoke({"log": ["three"]}, on("t"))
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(ConflictError) as refused:
         store.merge("t", "main", "draft")
     assert [clash.where for clash in refused.value.clashes] == ["log[3:6]"]  # and no version of a channel
     merged = store.merge("t", "main", "draft", strategy="union")
@@ -179,7 +179,7 @@ def test_delta_channels_are_taken_whole_by_a_merge(store: holdfast.Store) -> Non
     drafted = values_of(graph)
     store.switch("t", "main")
     graph.invoke({"seldom": [3]}, on("t"))
-    with pytest.raises(Unsupported, match="both sides wrote to channel"):
+    with pytest.raises(UnsupportedError, match="both sides wrote to channel"):
         store.merge("t", "draft")
     assert theirs["seldom"] != drafted["seldom"]
     store.merge("t", "draft", strategy="theirs")

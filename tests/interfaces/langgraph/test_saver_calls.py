@@ -16,7 +16,7 @@ import holdfast
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.counting import Counting
-from holdfast.errors import Conflict, Invalid, Unavailable, Unsupported
+from holdfast.errors import ConflictError, InvalidError, UnavailableError, UnsupportedError
 from holdfast.interfaces.langgraph.contents import KEPT
 from holdfast.interfaces.langgraph.names import split_name, thread_name
 from holdfast.langgraph import HoldfastSaver
@@ -40,14 +40,14 @@ def test_with(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     with HoldfastSaver.from_conn_string(url) as saver:
         Caller(saver, False).put("1", {"x": 1})
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         saver.get_tuple(on("t"))
 
     async def again() -> Any:
         async with HoldfastSaver.from_conn_string(url) as other:
             found = await other.aget_tuple(on("t"))
             assert found is not None
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await other.aget_tuple(on("t"))
         return found.checkpoint["channel_values"]
 
@@ -58,7 +58,7 @@ def test_closed_by_hand_and_twice(tmp_path: Path) -> None:
     saver = HoldfastSaver.from_conn_string(f"sqlite:///{tmp_path}/s.db")
     saver.close()
     saver.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         saver.get_tuple(on("t"))
     other = HoldfastSaver.from_conn_string("memory://")
 
@@ -67,7 +67,7 @@ def test_closed_by_hand_and_twice(tmp_path: Path) -> None:
         await other.aclose()
 
     asyncio.run(close())
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         other.get_tuple(on("t"))
 
 
@@ -125,7 +125,7 @@ def test_no_two_share_a_name(one: tuple[str, str], other: tuple[str, str]) -> No
 def test_a_thread_of_the_store_has_the_name_of_the_thread() -> None:
     assert thread_name("chat-1") == "chat-1"
     assert thread_name("chat-1", "child:1") == "chat-1␟child:1"
-    with pytest.raises(Invalid, match="does not start with"):
+    with pytest.raises(InvalidError, match="does not start with"):
         thread_name("a", "␟b")
 
 
@@ -193,17 +193,17 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_wrong_use_is_told(saver: Caller, subtests: pytest.Subtests) -> None:
     for what, (wrong, message) in WRONG.items():
         with subtests.test(what):
-            with pytest.raises(Invalid, match=message):
+            with pytest.raises(InvalidError, match=message):
                 wrong(saver)
             assert saver.listed(None) == []
 
 
 def test_what_cannot_be_saved_is_named(saver: Caller) -> None:
-    with pytest.raises(Unsupported, match=r"at channel\.a\[1\]"):
+    with pytest.raises(UnsupportedError, match=r"at channel\.a\[1\]"):
         saver.put("1", {"fine": 1, "channel": {"a": [1, lambda: 1]}})
-    with pytest.raises(Unsupported, match=r"\.a\[0\]"):
+    with pytest.raises(UnsupportedError, match=r"\.a\[0\]"):
         saver.call("put_writes", on("t", checkpoint_id="1"), [("x", 1), ("y", {"a": [lambda: 1]})], "task")
-    with pytest.raises(Unsupported, match="at more"):
+    with pytest.raises(UnsupportedError, match="at more"):
         saver.put("1", metadata={"source": "loop", "more": lambda: 1})
     assert saver.listed(None) == []
 
@@ -397,7 +397,7 @@ def test_copies(saver: Caller) -> None:
     saver.put("1", thread="taken")
     saver.put("1", thread="below", namespace="child")
     for target in ("taken", "below", "t"):
-        with pytest.raises(Conflict, match="already"):
+        with pytest.raises(ConflictError, match="already"):
             saver.call("copy_thread", "t", target)
     saver.call("copy_thread", "nobody", "nothing")
     assert saver.ids(on("nothing")) == []

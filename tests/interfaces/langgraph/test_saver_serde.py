@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START
 
 import holdfast
-from holdfast.errors import NotFound, Unsupported
+from holdfast.errors import NotFoundError, UnsupportedError
 from holdfast.langgraph import HoldfastSaver
 from tests.interfaces.langgraph.calls import Caller, write
 from tests.interfaces.langgraph.scenarios.basics import Log, says
@@ -57,7 +57,7 @@ def test_encrypted(asynchronous: bool) -> None:
         assert b"a secret"[::-1] in kept.data
         without = Caller(HoldfastSaver(store), asynchronous)
         for read in (without.get, lambda: without.listed(None)):
-            with pytest.raises(Unsupported, match=r"serializer of its own.*HoldfastSaver\(store, serde=…\)"):
+            with pytest.raises(UnsupportedError, match=r"serializer of its own.*HoldfastSaver\(store, serde=…\)"):
                 read()
 
 
@@ -116,5 +116,5 @@ def test_a_graph_goes_on_from_what_the_store_saved(serialized: bool) -> None:
         store.put("u", {"log": ["from scratch"]})
         assert graph.get_state(on("u")).values == {"log": ["from scratch"]}
         assert graph.invoke({"log": ["in"]}, on("u"))["log"] == ["from scratch", "in", "a"]
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             store.get("u", "nope")

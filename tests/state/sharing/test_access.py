@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import Memory
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.store.store import Store
 from tests.state.kit import Clock, store_on
 
@@ -67,7 +67,7 @@ def test_nothing_is_allowed_without_a_grant(store: Store, subtests: pytest.Subte
     for number, what in enumerate(owner):
         with subtests.test(what):
             stranger = f"stranger-{number}"
-            with pytest.raises(Denied):
+            with pytest.raises(DeniedError):
                 uses(store.acting_as(agent=stranger))[what]()
             tried = store.audit(actor=f"agent:{stranger}")
             assert tried
@@ -83,7 +83,7 @@ def test_a_topic_of_an_agents_own_scope_is_its_own(store: Store) -> None:
     assert message is not None
     assert (message.value, message.actor) == ("hello", "agent:writer")
     subscription.ack()
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.acting_as(agent="other").topic("drafts", agent="writer").subscribe("a")
 
 
@@ -96,7 +96,7 @@ def test_one_who_may_read_a_topic_subscribes_and_one_who_may_write_publishes(sto
     assert [message.value for message in subscription.receive_many(timeout=0)] == ["x"]
     subscription.ack()
     for denied in (lambda: reader.publish("y"), reader.trim, reader.delete, lambda: writer.subscribe("a"), writer.read):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             denied()
 
 
@@ -125,9 +125,9 @@ def test_a_grant_that_is_revoked_cuts_a_subscriber_off_at_once(store: Store) -> 
         topic.publish(number)
     assert subscription.receive(0) is not None
     store.access.revoke(grant)
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         subscription.receive(0)
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         subscription.lag()
 
 
@@ -142,7 +142,7 @@ def test_who_asks_cannot_serve_and_who_serves_cannot_ask(store: Store) -> None:
     planner.answer(request, "done")
     assert asker.wait(id) == "done"
     for denied in (asker.take, asker.pending, lambda: planner.ask(1), lambda: planner.wait(id)):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             denied()
 
 
@@ -153,7 +153,7 @@ def test_a_worker_is_let_into_its_stage_only(store: Store) -> None:
     parser = store.acting_as(agent="parser").pipeline("ingest", STAGES)
     assert parser.work("parse", str.upper, timeout=0) == 1
     for denied in (lambda: parser.put(1), lambda: parser.take("fetch"), parser.stats, parser.results):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             denied()
 
 
@@ -165,7 +165,7 @@ def test_a_document_is_edited_by_those_who_may(store: Store) -> None:
     assert reader.read().value == {"a": 1}
     assert [past.actor for past in reader.history()] == ["agent:editor"]
     for denied in (lambda: reader.edit(lambda value: value), lambda: reader.save(1, 1), reader.delete):
-        with pytest.raises(Denied):
+        with pytest.raises(DeniedError):
             denied()
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from holdfast.backends.memory import Memory
 from holdfast.engine.trace_context import correlation
-from holdfast.errors import Conflict, Corrupt, Invalid, Veto
+from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 from holdfast.state.sharing import segmented_log
 from holdfast.state.sharing.subscription import Subscription
 from holdfast.state.sharing.topic import Topic
@@ -100,7 +100,7 @@ def test_who_was_replaced_can_acknowledge_nothing(store: Store) -> None:
     topic.publish(2)
     assert old.receive(0) is not None
     new = topic.subscribe("a")
-    with pytest.raises(Conflict, match="another has subscribed") as caught:
+    with pytest.raises(ConflictError, match="another has subscribed") as caught:
         old.ack()
     assert caught.value.code == "lease-lost"
     assert values(new) == [1, 2]
@@ -108,7 +108,7 @@ def test_who_was_replaced_can_acknowledge_nothing(store: Store) -> None:
     assert not topic.unsubscribe("a")
     topic.publish(3)
     assert new.receive(0) is not None
-    with pytest.raises(Conflict, match="taken away"):
+    with pytest.raises(ConflictError, match="taken away"):
         new.ack()
 
 
@@ -175,7 +175,7 @@ def test_messages_that_are_old_are_dropped_and_a_held_one_is_not() -> None:
     assert values(subscription) == list(range(4, 10))  # it was too slow
     store.hold("␞topic:news/link:000000000001", reason="asked for")
     assert topic.trim(older_than=1) == 0
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         topic.trim(older_than=-1)
 
 
@@ -249,7 +249,7 @@ def test_two_that_begin_a_topic_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert one.publish("second").number == 2
     assert [message.value for message in one.read()] == ["first", "second"]
     monkeypatch.setattr(segmented_log, "_ATTEMPTS", 0)
-    with pytest.raises(Conflict, match="others were first"):
+    with pytest.raises(ConflictError, match="others were first"):
         one.publish("never")
 
 
@@ -280,12 +280,12 @@ def test_hooks_are_called_for_what_is_shared_and_not_for_how_it_is_kept(store: S
     def look(call: Any) -> None:
         seen.append((call.point, call.scope, call.value))
         if call.value == "bad":
-            raise Veto("not that")
+            raise VetoError("not that")
 
     topic, document = store.topic("news"), store.document("plan")
     subscription = topic.subscribe("a")
     topic.publish("good")
-    with pytest.raises(Veto, match="not that"):
+    with pytest.raises(VetoError, match="not that"):
         topic.publish("bad")
     assert [message.value for message in islice(subscription, 1)] == ["good"]
     subscription.ack()
@@ -320,27 +320,27 @@ def test_large_messages_and_names_of_all_kinds(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "a/../b", "a//b", "a\0b", "x" * 257])
 def test_bad_names(store: Store, name: str) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.topic(name)
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         store.topic("news").subscribe(name)
 
 
 def test_bad_arguments(store: Store) -> None:
     topic = store.topic("news")
-    with pytest.raises(Invalid, match="starts from"):
+    with pytest.raises(InvalidError, match="starts from"):
         topic.subscribe("a", start="middle")  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="page starts"):
+    with pytest.raises(InvalidError, match="page starts"):
         topic.read(after=-1)
-    with pytest.raises(Invalid, match="at least 1"):
+    with pytest.raises(InvalidError, match="at least 1"):
         topic.subscribe("a").receive_many(0)
-    with pytest.raises(Invalid, match="timeout"):
+    with pytest.raises(InvalidError, match="timeout"):
         topic.subscribe("a").receive(-1)
-    with pytest.raises(Invalid, match="no custom scope"):
+    with pytest.raises(InvalidError, match="no custom scope"):
         store.topic("news", custom="x")
-    with pytest.raises(Invalid, match="at most"):
+    with pytest.raises(InvalidError, match="at most"):
         store.topic("é" * 200, user="é" * 250, agent="é" * 100)
-    with pytest.raises(Invalid, match="at most"):
+    with pytest.raises(InvalidError, match="at most"):
         store.topic("é" * 200, user="é" * 150).subscribe("é" * 200)
 
 
@@ -352,7 +352,7 @@ def test_a_step_without_a_message_is_noticed(store: Store) -> None:
 
     link = Scope((Part("topic", "news"), Part("link", f"{0:012d}")))
     run(write(store._handle, {link: [Write("other", packed=b"\x01")]}))
-    with pytest.raises(Corrupt, match="no message"):
+    with pytest.raises(CorruptError, match="no message"):
         store.topic("news").read()
 
 

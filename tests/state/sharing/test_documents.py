@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.backends.memory import Memory
 from holdfast.engine.model.missing import MISSING
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.history.merge import LEAVE, Clash
 from holdfast.store.store import Store
 from tests.state.kit import Clock, awaited, store_on
@@ -37,7 +37,7 @@ def test_reading_and_editing(store: Store) -> None:
     assert plan.delete()
     assert not plan.delete()
     assert plan.read() == (None, 0)
-    with pytest.raises(Conflict, match="deleted"):
+    with pytest.raises(ConflictError, match="deleted"):
         plan.save([1, 2, 3], 2)
     assert plan.save("new", 0).value == "new"
     assert str(plan.scope) == "custom:document%2Fplan"
@@ -86,7 +86,7 @@ def test_edits_of_the_same_place(store: Store, base: Any, theirs: Any, mine: Any
     plan = store.document("plan")
     version = plan.save(base, 0).version
     after = plan.save(theirs, version).version
-    with pytest.raises(Conflict, match="both changed the same") as caught:
+    with pytest.raises(ConflictError, match="both changed the same") as caught:
         plan.save(mine, version, settle="refuse")
     assert caught.value.clashes
     assert caught.value.code == "version-mismatch"
@@ -100,7 +100,7 @@ def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store)
     plan = store.document("plan")
     version = plan.save({"n": 1, "m": 1}, 0).version
     plan.save({"n": 2, "m": 2}, version)
-    with pytest.raises(Conflict, match="n, m"):
+    with pytest.raises(ConflictError, match="n, m"):
         plan.save({"n": 3, "m": 3}, version)
     seen: list[Clash] = []
 
@@ -110,13 +110,13 @@ def test_what_cannot_be_united_is_refused_or_settled_by_a_function(store: Store)
 
     assert plan.save({"n": 3, "m": 3}, version, settle=settle).value == {"n": 5}
     assert [(clash.where, clash.base, clash.ours, clash.theirs) for clash in seen] == [("n", 1, 3, 2), ("m", 1, 3, 2)]
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         plan.save({"n": 4}, version, settle=lambda _: LEAVE)
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         plan.save({"n": 4}, version, settle=lambda _: MISSING if _.path == () else LEAVE)
-    with pytest.raises(Invalid, match="settled by"):
+    with pytest.raises(InvalidError, match="settled by"):
         plan.save(1, 0, settle="both")  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="version"):
+    with pytest.raises(InvalidError, match="version"):
         plan.save(1, -1)
 
 

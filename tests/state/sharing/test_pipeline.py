@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.backends.interface import Delete, Expect
 from holdfast.backends.memory import Memory
 from holdfast.engine.trace_context import correlation, current
-from holdfast.errors import Conflict, Denied, Invalid, NotFound
+from holdfast.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from holdfast.state.sharing.pipeline import Pipeline, Task
 from holdfast.store.store import Store
 from tests.state.kit import Beats, Clock, awaited, store_on
@@ -80,11 +80,11 @@ def test_one_who_was_taken_for_dead_hands_on_nothing(store: Store, clock: Clock)
     other = taken(pipeline, "fetch")
     assert (other.id, other.tries) == (dead.id, 2)
     for late in (lambda: pipeline.done(dead, 1), lambda: pipeline.fail(dead), lambda: pipeline.extend(dead)):
-        with pytest.raises(Conflict) as caught:
+        with pytest.raises(ConflictError) as caught:
             late()
         assert caught.value.code == "lease-lost"
     pipeline.done(other, "once")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         pipeline.done(other, "twice")
     assert pipeline.stats().waiting == {"fetch": 0, "parse": 1, "store": 0}
 
@@ -100,7 +100,7 @@ def test_tries_have_a_limit_and_dead_items_can_be_tried_again(store: Store, cloc
     assert dead.time.timestamp() == clock.now / 1e9
     pipeline.requeue(id)
     assert pipeline.stats().dead == 0
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         pipeline.requeue(id)
     task = taken(pipeline, "fetch", lease=1)
     assert (task.tries, task.value, task.correlation) == (1, {"page": 1}, "run-7")
@@ -192,22 +192,22 @@ def test_one_who_lost_its_item_goes_on_with_the_next(store: Store, clock: Clock)
 
 def test_the_stages_are_the_same_for_all(store: Store) -> None:
     store.pipeline("ingest", STAGES).put(1)
-    with pytest.raises(Conflict, match="fetch, parse, store"):
+    with pytest.raises(ConflictError, match="fetch, parse, store"):
         store.pipeline("ingest", ["fetch"]).put(1)
     pipeline = store.pipeline("ingest", STAGES)
-    with pytest.raises(Invalid, match="no stage"):
+    with pytest.raises(InvalidError, match="no stage"):
         pipeline.take("nowhere")
     for stages in ([], ["a", "a"], ["a/b"], "abc"):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             store.pipeline("x", stages)
-    with pytest.raises(Invalid, match="tried once"):
+    with pytest.raises(InvalidError, match="tried once"):
         store.pipeline("x", ["a"], tries=0)
-    with pytest.raises(Invalid, match="items are put"):
+    with pytest.raises(InvalidError, match="items are put"):
         pipeline.put_many([])
-    with pytest.raises(Invalid, match="lease"):
+    with pytest.raises(InvalidError, match="lease"):
         pipeline.take("fetch", lease=0)
     task = taken(pipeline, "fetch")
-    with pytest.raises(Invalid, match="take"):
+    with pytest.raises(InvalidError, match="take"):
         store.pipeline("other", STAGES).done(task)
     assert "fetch" in repr(task)
     assert "ingest" in repr(pipeline)
@@ -255,7 +255,7 @@ def test_the_history_can_be_trimmed_and_what_is_there_stays(store: Store) -> Non
     assert requests.serve(str, timeout=0) == 2
     assert requests.wait(id) == "1"
     assert not store.verify().findings
-    with pytest.raises(Denied):
+    with pytest.raises(DeniedError):
         store.acting_as(agent="x").pipeline("ingest", ["a", "b"]).trim()
 
 
@@ -288,7 +288,7 @@ def test_every_item_is_in_one_place(data: st.DataObject) -> None:
                     handed[task.id, task.stage] += 1
                 else:
                     pipeline.fail(task)
-            except Conflict:
+            except ConflictError:
                 pass
         waiting, working, dead, results = pipelines[0].stats()
         assert sum(waiting.values()) + sum(working.values()) + dead + results == put
@@ -320,8 +320,8 @@ def test_another_conflict_is_not_taken_for_a_lost_lease(store: Store, monkeypatc
     pipeline.put(1)
 
     async def refused(*_: Any) -> None:
-        raise Conflict("others were first 1000 times")
+        raise ConflictError("others were first 1000 times")
 
     monkeypatch.setattr(pipeline, "_done", refused)
-    with pytest.raises(Conflict, match="1000"):
+    with pytest.raises(ConflictError, match="1000"):
         pipeline.work("a", str, timeout=0)

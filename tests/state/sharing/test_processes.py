@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import Unanswered
+from holdfast.errors import RequestTimeoutError
 from tests.agents.autosaved import patiently, timely
 from tests.state.sharing.worker import LEASE, STAGES
 from tests.support.nightly import mostly_nightly
@@ -130,7 +130,7 @@ def test_a_responder_is_killed_and_there_is_no_other(url: str) -> None:
             assert line(victim) == "ready"
             id = requests.ask(1, timeout=60)
             assert id in line(victim)
-        with pytest.raises(Unanswered) as caught:
+        with pytest.raises(RequestTimeoutError) as caught:
             requests.wait(id, timeout=LEASE + 0.1)
         assert caught.value.code == "responder-died"
 

@@ -13,7 +13,14 @@ import pytest
 from holdfast.backends.memory import Memory
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.trace_context import correlation, current
-from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Transient, Unanswered
+from holdfast.errors import (
+    ConflictError,
+    HandlerError,
+    InvalidError,
+    NotFoundError,
+    RequestTimeoutError,
+    TransientError,
+)
 from holdfast.state.reader import viewed
 from holdfast.state.sharing.heartbeats import Heart, beating
 from holdfast.store.store import Store
@@ -67,25 +74,25 @@ def test_an_error_is_carried_as_data(store: Store) -> None:
 
     ids = [requests.ask("raise"), requests.ask("lock")]
     assert requests.serve(handler, timeout=0) == 2
-    with pytest.raises(HandlerFailed, match="no such plan") as caught:
+    with pytest.raises(HandlerError, match="no such plan") as caught:
         requests.wait(ids[0])
     assert caught.value.kind.endswith("Strange")
     assert caught.value.message == "no such plan"
-    assert type(caught.value) is HandlerFailed
-    with pytest.raises(HandlerFailed) as caught:
+    assert type(caught.value) is HandlerError
+    with pytest.raises(HandlerError) as caught:
         requests.wait(ids[1])
-    assert caught.value.kind == "Unsupported"
+    assert caught.value.kind == "UnsupportedError"
     id = requests.ask(1)
     request = requests.take()
     assert request is not None
     requests.fail(request, "just so")
-    with pytest.raises(HandlerFailed, match="an error: just so"):
+    with pytest.raises(HandlerError, match="an error: just so"):
         requests.wait(id)
 
 
 def test_nobody_answers(store: Store) -> None:
     requests = store.requests("planner")
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(RequestTimeoutError) as caught:
         requests.call(1, timeout=0.01)
     assert caught.value.code == "no-responder"
     assert isinstance(caught.value, TimeoutError)
@@ -99,13 +106,13 @@ def test_one_who_is_too_slow(store: Store) -> None:
     id = requests.ask(1)
     request = requests.take()
     assert request is not None
-    with pytest.raises(Unanswered, match="did not answer in time") as caught:
+    with pytest.raises(RequestTimeoutError, match="did not answer in time") as caught:
         requests.wait(id, timeout=0)
     assert caught.value.code == "unanswered"
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(ConflictError) as refused:
         requests.answer(request, "late")
     assert refused.value.code == "lease-lost"
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         requests.wait(id)
 
 
@@ -123,14 +130,14 @@ def test_one_who_died_is_replaced_and_its_answer_refused(store: Store, clock: Cl
     other = requests.take()
     assert other is not None
     assert (other.id, other.tries, dead.tries) == (dead.id, 2, 1)
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(ConflictError) as refused:
         requests.answer(dead, "late")
     assert refused.value.code == "lease-lost"
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(ConflictError) as refused:
         requests.extend(dead)
     assert refused.value.code == "lease-lost"
     requests.answer(other, "in time")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         requests.answer(other, "twice")
     assert requests.wait(id) == "in time"
 
@@ -140,7 +147,7 @@ def test_one_who_died_and_nobody_else(store: Store, clock: Clock) -> None:
     id = requests.ask(1, timeout=100)
     assert requests.take(lease=10) is not None
     clock.sleep(11)
-    with pytest.raises(Unanswered) as caught:
+    with pytest.raises(RequestTimeoutError) as caught:
         requests.wait(id, timeout=0)
     assert caught.value.code == "responder-died"
 
@@ -231,10 +238,10 @@ def test_hearts_go_on_after_a_failure_that_passes_and_stop_after_one_that_does_n
     async def beat() -> None:
         beats.append(len(beats))
         if len(beats) == 1:
-            raise Transient("once")
+            raise TransientError("once")
         if len(beats) == 3:
             ended.set()
-            raise Conflict("gone")
+            raise ConflictError("gone")
 
     with Heart(0.006) as heart, heart.beating(beat):
         assert ended.wait(60)
@@ -266,12 +273,12 @@ def test_for_asyncio(store: Store) -> None:
 
         server = asyncio.create_task(requests.serve(handler, lease=0.009, limit=3))
         assert await asyncio.gather(*(requests.call(number, timeout=20) for number in range(2))) == [0, 1]
-        with pytest.raises(HandlerFailed, match="bad"):
+        with pytest.raises(HandlerError, match="bad"):
             await requests.call("bad", timeout=20)
         assert await server == 3
         assert len(set(seen)) == 3
         assert await requests.serve(handler, timeout=0) == 0
-        with pytest.raises(Unanswered):
+        with pytest.raises(RequestTimeoutError):
             await requests.call(1, timeout=0)
 
     asyncio.run(main())
@@ -280,16 +287,16 @@ def test_for_asyncio(store: Store) -> None:
 def test_bad_arguments(store: Store) -> None:
     requests = store.requests("planner")
     for id in ("", "a/b", 3):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             requests.wait(id)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="lease"):
+    with pytest.raises(InvalidError, match="lease"):
         requests.take(lease=0)
-    with pytest.raises(Invalid, match="timeout"):
+    with pytest.raises(InvalidError, match="timeout"):
         requests.call(1, timeout=-1)
     requests.ask(1)
     request = requests.take()
     assert request is not None
-    with pytest.raises(Invalid, match="take"):
+    with pytest.raises(InvalidError, match="take"):
         store.requests("other").answer(request, 1)
     assert "planner" in repr(requests)
     assert str(requests.scope) == "custom:requests%2Fplanner"
@@ -300,8 +307,8 @@ def test_another_conflict_is_not_taken_for_a_lost_lease(store: Store, monkeypatc
     requests.ask(1)
 
     async def refused(*_: Any) -> None:
-        raise Conflict("others were first 1000 times")
+        raise ConflictError("others were first 1000 times")
 
     monkeypatch.setattr(requests, "_answer", refused)
-    with pytest.raises(Conflict, match="1000"):
+    with pytest.raises(ConflictError, match="1000"):
         requests.serve(str, timeout=0)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import apsw
 import apsw.sqlite_extra
 
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 
 Name: TypeAlias = str | apsw.URIFilename | None
 """What SQLite passes for the name of a file; None for a temporary one."""
@@ -38,7 +38,7 @@ def under_checksums(vfs: str) -> Iterator[str]:
     loaded anew here, and again afterwards on what it was on before. Meanwhile nobody else should open databases.
     """
     if apsw.sqlite_extra.has("cksumvfs") is None:
-        raise Unsupported("this apsw comes without SQLite's checksum VFS", hint="Record without checksums")
+        raise UnsupportedError("this apsw comes without SQLite's checksum VFS", hint="Record without checksums")
     names = apsw.vfs_names()
     loaded = _CHECKSUMS in names
     if loaded:

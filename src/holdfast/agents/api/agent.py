@@ -27,7 +27,7 @@ from holdfast.agents.storage.record import Status
 from holdfast.agents.transfer.offer import Transfer
 from holdfast.agents.transfer.transfer import receiver_of, transfer
 from holdfast.backends.runtime.drivers import Async, Sync, operation
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.security.handle import Handle
 from holdfast.state.api import feature
 
@@ -45,9 +45,9 @@ class AgentOperations:
 
     @property
     def keeper(self) -> Keeper:
-        """What saves it. Raises `Invalid` if it is not attached to a store."""
+        """What saves it. Raises `InvalidError` if it is not attached to a store."""
         if self._keeper is None:
-            raise Invalid("the agent has no store to be kept in", hint='Call attach(store, "id") first')
+            raise InvalidError("the agent has no store to be kept in", hint='Call attach(store, "id") first')
         return self._keeper
 
     @property
@@ -205,7 +205,7 @@ class AgentOperations:
 
         The messages come after those that the other has. Of its context, entries of the same name are replaced; those
         of `context` are given besides one's own. What the other's author wrote as `accepts(offer)` may refuse, and
-        one's own `offers(offer)`, by an error, or by something false other than None: that raises `Denied`, code
+        one's own `offers(offer)`, by an error, or by something false other than None: that raises `DeniedError`, code
         `transfer-refused`, and all stays where it was. With `accept`, the other is not asked. It is told by
         `on_receive(offer)`.
         """
@@ -238,7 +238,7 @@ class _Base(AgentOperations):
         part(cls, cls._fields)
         taken = sorted(each for each in cls._fields if hasattr(_Base, each) or each == "spec")
         if taken:
-            raise Invalid(
+            raise InvalidError(
                 f"{taken[0]!r} is something that every agent has, and cannot be a field of it",
                 where=f"class {cls.__qualname__}",
                 hint="Give the field another name",
@@ -269,7 +269,7 @@ class _Base(AgentOperations):
         """
         check_kind(self, store)
         if type(self).__dict__.get("spec") is None:
-            raise Invalid("an abstract class has no agents", where=f"class {type(self).__qualname__}")
+            raise InvalidError("an abstract class has no agents", where=f"class {type(self).__qualname__}")
         data = self._data
         if not data.configuration:
             data.configuration.update(self.spec.configured(self))
@@ -321,8 +321,11 @@ class AsyncPersistentAgent(Async, AsyncBlock, _Base, abstract=True):
 
 
 def check_kind(agent: object, store: object) -> None:
-    """`Invalid` if an agent whose operations are awaited is to be kept in a store whose are not, or the reverse."""
+    """`InvalidError` if an agent whose operations are awaited is to be kept in a store whose are not, or the
+    reverse."""
     if isinstance(agent, Async) and not isinstance(store, Async):
-        raise Invalid(f"a {type(agent).__name__} is kept in an AsyncStore", hint="Open the store with holdfast.aopen")
+        raise InvalidError(
+            f"a {type(agent).__name__} is kept in an AsyncStore", hint="Open the store with holdfast.aopen"
+        )
     if isinstance(agent, Sync) and not isinstance(store, Sync):
-        raise Invalid(f"a {type(agent).__name__} is kept in a Store", hint="Derive it from AsyncPersistentAgent")
+        raise InvalidError(f"a {type(agent).__name__} is kept in a Store", hint="Derive it from AsyncPersistentAgent")

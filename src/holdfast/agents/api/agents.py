@@ -33,7 +33,7 @@ from holdfast.backends.tables import STEPS
 from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import both_guards
 from holdfast.engine.row_format import Point
-from holdfast.errors import Conflict, Corrupt, Invalid
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 from holdfast.history import comparison
 from holdfast.history.diff_result import Diff
 from holdfast.hooks.feature_hooks import calling
@@ -56,8 +56,9 @@ class AgentsOperations:
     async def create(self, kind: type | Spec | str, id: str, /, **configuration: Any) -> Any:
         """Make a new agent, and save it. `kind` is its class, or the name under which that is registered.
 
-        Returns the agent; of a class that inherits nothing, the `Kept` that it is worked with. `Conflict` if there is
-        an agent of this id. After `Uncertain`, the same call made again by this program goes on with what it began.
+        Returns the agent; of a class that inherits nothing, the `Kept` that it is worked with. `ConflictError` if there
+        is an agent of this id. After `OutcomeUnknownError`, the same call made again by this program goes on with what
+        it began.
         """
         line = AgentLine(self._handle, id)
         await line.allow("write")
@@ -72,7 +73,7 @@ class AgentsOperations:
         agent = self._attached(spec.made(configuration, line.where), id, spec, dict(configuration), {})
         try:
             await self._made(agent, place)
-        except Conflict as error:
+        except ConflictError as error:
             raise exists(line) from error  # another was first
         return agent
 
@@ -108,7 +109,7 @@ class AgentsOperations:
         not tell.
         """
         if isinstance(agent, AgentOperations) and not isinstance(agent, PersistentAgent | AsyncPersistentAgent):
-            raise Invalid("this is kept already", where=f"agent {agent.id!r}", hint="Attach the object itself")
+            raise InvalidError("this is kept already", where=f"agent {agent.id!r}", hint="Attach the object itself")
         spec = registry.of(type(agent) if kind is None else kind)
         given = None if configuration is None else dict(validation.mapping(configuration, "configuration"))
         return self._attached(agent, id, spec, given, policies)
@@ -132,11 +133,13 @@ class AgentsOperations:
     async def save(self, agent: AgentOperations) -> int:
         """Save a live agent as it is; returns its version."""
         if not isinstance(agent, AgentOperations):
-            raise Invalid("an agent of a class of its own is saved by what attach returned", where=repr(agent)[:80])
+            raise InvalidError(
+                "an agent of a class of its own is saved by what attach returned", where=repr(agent)[:80]
+            )
         keeper, mine = agent.keeper, AgentLine(self._handle, agent.id)
         theirs = keeper.line
         if theirs.handle.engine is not self._handle.engine or theirs.line != mine.line:
-            raise Invalid("the agent is attached to another store", where=mine.where)
+            raise InvalidError("the agent is attached to another store", where=mine.where)
         await mine.allow("write")
         await keeper.save()
         return keeper.version
@@ -146,7 +149,7 @@ class AgentsOperations:
         """The live agent: made anew by the class that is registered, with the configuration, the fields, the messages,
         the state and all else that was saved last. Call `start` or `resume` to have it go on.
 
-        Nothing that is named in the store is imported: its class has to be known. `NotFound` if it is not.
+        Nothing that is named in the store is imported: its class has to be known. `NotFoundError` if it is not.
         """
         line = AgentLine(self._handle, id)
         await line.allow("read")
@@ -165,7 +168,7 @@ class AgentsOperations:
         newest = await line.point()
         try:
             record = await line.record(newest)
-        except Corrupt as error:
+        except CorruptError as error:
             record = (await last_good(line, newest, error)).record
             if registry.get(record.kind).settings.changed(policies).on_corrupt != "last-good":
                 raise
@@ -176,7 +179,7 @@ class AgentsOperations:
     @operation
     async def load(self, id: str, *, version: int | None = None, at: str | datetime | None = None) -> AgentRecord:
         """An agent as it was saved last, as an older version, or as of a time; `at` may also be the id of a step.
-        Raises `NotFound`."""
+        Raises `NotFoundError`."""
         line = AgentLine(self._handle, id)
         await line.allow("read")
         record = await line.record(await self._point(line, version, at))
@@ -234,14 +237,14 @@ class AgentsOperations:
 
     @operation
     async def import_(self, document: Mapping[str, Any], *, id: str | None = None) -> AgentRecord:
-        """Save an agent from what `export` returned: under the id that it had, or another. `Conflict` if there is an
-        agent of this id."""
+        """Save an agent from what `export` returned: under the id that it had, or another. `ConflictError` if there is
+        an agent of this id."""
         return await imported(AgentLine(self._handle, check(document).get("id", "") if id is None else id), document)
 
     @operation
     async def delete(self, id: str) -> None:
-        """Remove an agent for good: its record, its messages, its history. What the audit tells of it stays. `Denied`
-        if it is held. The state of its scope, `store.state(agent=id)`, is not touched."""
+        """Remove an agent for good: its record, its messages, its history. What the audit tells of it stays.
+        `DeniedError` if it is held. The state of its scope, `store.state(agent=id)`, is not touched."""
         line, handle = AgentLine(self._handle, id), self._handle
         with trace_context.correlation():
             permit = await line.allow("write")
@@ -317,8 +320,8 @@ class AgentsOperations:
     ) -> Transfer:
         """Hand the conversation and the context of an agent to another one, in one step of both. See `agent.transfer`.
 
-        Both are brought back to life to be asked; whoever runs one of them elsewhere gets `Conflict` at its next save.
-        With `accept` the receiver is not asked, and its class need not be known here.
+        Both are brought back to life to be asked; whoever runs one of them elsewhere gets `ConflictError` at its next
+        save. With `accept` the receiver is not asked, and its class need not be known here.
         """
         giver = await revived(self._handle, source, inert_too=True)
         return await transfer(giver, target, revived, context=context, reason=reason, accept=accept)
@@ -339,7 +342,7 @@ class AgentsOperations:
 
     async def _point(self, line: AgentLine, version: int | None, at: str | datetime | None) -> Point:
         if version is not None and at is not None:
-            raise Invalid("an agent is loaded as a version or as of a time, not both", where=line.where)
+            raise InvalidError("an agent is loaded as a version or as of a time, not both", where=line.where)
         return await line.point(version) if at is None else await line.at(at)
 
     async def _named(self, line: AgentLine, name: int | str | None) -> Point:

@@ -11,7 +11,7 @@ from holdfast.agents.runtime.message_buffer import Messages, matcher, role_of, t
 from holdfast.agents.runtime.persister import Keeper
 from holdfast.backends.runtime.drivers import Async, Sync, operation, run
 from holdfast.engine import validation
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, InvalidError
 
 
 class Found(NamedTuple):
@@ -221,7 +221,7 @@ class AsyncConversation(Async, ConversationOperations):
     """The same for asyncio: what may have to be read is awaited, and iterated by `async for`."""
 
     def __getitem__(self, index: Any) -> Any:
-        raise Invalid(
+        raise InvalidError(
             "messages may have to be read, which is awaited here",
             hint="Use await conversation.get(index), slice(start, stop) or last(count)",
         )

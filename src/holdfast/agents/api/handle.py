@@ -12,7 +12,7 @@ from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import Keeper
 from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.backends.runtime.drivers import Async, Sync
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class KeptOperations(AgentOperations, Generic[T]):
         context and so on through that."""
         hook = self.keeper.method("on_attach")
         if hook is not None and hook(self) is not None:
-            raise Invalid("on_attach is a plain function that returns nothing", where=self.keeper.where)
+            raise InvalidError("on_attach is a plain function that returns nothing", where=self.keeper.where)
 
 
 class Kept(Sync, Block, KeptOperations[T]):

@@ -18,7 +18,7 @@ from holdfast.agents.runtime.persister import Keeper
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine import validation
 from holdfast.engine.model.scopes import check_key
-from holdfast.errors import Denied, NotFound
+from holdfast.errors import DeniedError, NotFoundError
 
 _LONGEST = 500
 """So many characters of an error are kept."""
@@ -60,10 +60,10 @@ class ToolsOperations:
     # What there is --------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Tool:
-        """A tool. Raises `NotFound`."""
+        """A tool. Raises `NotFoundError`."""
         found = self._declared.get(name)
         if found is None:
-            raise NotFound(
+            raise NotFoundError(
                 f"the agent has no tool {name!r}",
                 hint=f"It has {', '.join(self)}" if self._declared else "Declare it first: tools.declare(name)",
             )
@@ -138,12 +138,12 @@ class ToolsOperations:
     @contextmanager
     def use(self, name: str) -> Iterator[Tool]:
         """A block in which a tool is used: counted and timed, and as a failure if the block raises an error. Raises
-        `Denied`, code `tool-denied`, before it, if the tool may not be used."""
+        `DeniedError`, code `tool-denied`, before it, if the tool may not be used."""
         tool = self[name]
         why = self._missing(tool)
         if why:
             self._count(name, denied=1)
-            raise Denied(
+            raise DeniedError(
                 f"the agent may not use the tool {name!r}: {why}",
                 where="" if self._keeper is None else f"agent {self._keeper.line.id!r}",
                 hint="Allow it with tools.allow(permission)",

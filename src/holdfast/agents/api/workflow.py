@@ -14,7 +14,7 @@ from holdfast.agents.api.tools import changing
 from holdfast.agents.runtime.data import AgentData
 from holdfast.agents.runtime.persister import Keeper
 from holdfast.engine.model.scopes import check_key
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 _STEPS = "steps"
 
@@ -91,7 +91,7 @@ class Workflow(MutableMapping[str, Any]):
     def _end(self, name: str | None, status: str, error: str) -> None:
         wanted = self.current if name is None else name
         if wanted is None or wanted not in self._data.get(_STEPS, {}):
-            raise Invalid(
+            raise InvalidError(
                 "no step is at work" if wanted is None else f"the workflow has no step {wanted!r}",
                 hint="Begin it first: workflow.begin(name)",
             )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     pass
@@ -35,7 +35,7 @@ class Autosave:
     each shortened by chance. After `failures` in a row that are the store's, of agents with the same settings, the
     store is left alone for `rest` seconds, then a single save is tried; if that fails too, for twice as long, up to
     `longest_rest`. If somebody else saved the agent, it is no longer saved by itself: its state stays as it is, and
-    the next save by the program raises `Conflict`, or has it resolved.
+    the next save by the program raises `ConflictError`, or has it resolved.
     """
 
     interval: float = 5.0
@@ -51,10 +51,10 @@ class Autosave:
         for name in ("interval", "pause", "longest_pause", "rest", "longest_rest"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise Config(f"{name} is a number of seconds over 0, not {value!r}", where="Autosave")
+                raise ConfigError(f"{name} is a number of seconds over 0, not {value!r}", where="Autosave")
         for name in ("changes", "failures"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise Config(f"{name} is a number, at least 1, not {value!r}", where="Autosave")
+                raise ConfigError(f"{name} is a number, at least 1, not {value!r}", where="Autosave")
         if type(self.write_through) is not bool:
-            raise Config(f"write_through is True or False, not {self.write_through!r}", where="Autosave")
+            raise ConfigError(f"write_through is True or False, not {self.write_through!r}", where="Autosave")

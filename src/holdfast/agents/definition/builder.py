@@ -11,7 +11,7 @@ from holdfast.agents.definition.spec import Spec, fields_of, registry
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.engine import validation
 from holdfast.engine.model.missing import MISSING
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 C = TypeVar("C", bound=type)
 
@@ -39,7 +39,9 @@ def persistent(
 
     def decorate(cls: C) -> C:
         if not isinstance(cls, type):
-            raise Invalid("@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder takes functions, too")
+            raise InvalidError(
+                "@persistent is for classes", where=repr(cls)[:80], hint="AgentBuilder takes functions, too"
+            )
         builder = AgentBuilder(name or cls.__name__).schema(schema).policies(**policies)
         if fields is not None:
             builder.fields(*validation.several(fields, "field"))
@@ -144,7 +146,7 @@ class AgentBuilder:
         """Have the class be known: `make` is a class, or a function that makes an agent of its configuration."""
         fields = self._fields
         if fields is None and not isinstance(make, type) and "persist" not in self._spec.functions:
-            raise Invalid(
+            raise InvalidError(
                 "of what a function makes, the fields are not known",
                 where=f"AgentBuilder({self._spec.name!r})",
                 hint="Name them with fields(…), or say how they are got with persist(…) and restore(…)",
@@ -155,7 +157,7 @@ class AgentBuilder:
 
     def _function(self, name: str, function: Callable[..., Any]) -> Self:
         if not callable(function):
-            raise Invalid(f"{name} is a function, not {type(function).__name__}")
+            raise InvalidError(f"{name} is a function, not {type(function).__name__}")
         self._spec = replace(self._spec, functions={**self._spec.functions, name: function})
         return self
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.backends.interface import Suspension
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 
 class _Awaited(Suspension[Any]):
@@ -20,7 +20,7 @@ class _Awaited(Suspension[Any]):
 
     def wait(self) -> Any:
         self._coroutine.close()
-        raise Invalid(
+        raise InvalidError(
             "an agent of a Store has no event loop for coroutine functions",
             where=self._name,
             hint="Write it with `def`, or use AsyncPersistentAgent on an AsyncStore",

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from holdfast.agents.definition.autosave import Autosave
 from holdfast.agents.definition.state_machine import POLICIES, OnIncomplete
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 OnCorrupt: TypeAlias = Literal["raise", "last-good"]
 
@@ -43,22 +43,22 @@ class Settings:
     on_corrupt: OnCorrupt = "raise"
     """What becomes of an agent whose newest state is damaged: an error, or the last state that reads well."""
     on_conflict: OnConflict = "refuse"
-    """What becomes of a save that another one came before: `Conflict`, the last one stands, or both are merged."""
+    """What becomes of a save that another one came before: `ConflictError`, the last one stands, or both are merged."""
     autosave: Autosave | None = None
     """When it is saved by itself."""
 
     def changed(self, policies: Mapping[str, Any]) -> Settings:
-        """The same, but for what is said here. `Invalid` for what there is not."""
+        """The same, but for what is said here. `InvalidError` for what there is not."""
         unknown = policies.keys() - {each.name for each in fields(self)}
         if unknown:
-            raise Invalid(
+            raise InvalidError(
                 f"there is nothing to say about an agent as {min(unknown)!r}",
                 hint=f"There are {', '.join(each.name for each in fields(self))}",
             )
         for name, choices in _CHOICES.items():
             value = policies.get(name, choices[0])
             if value not in choices and not (name == "on_conflict" and callable(value)):
-                raise Invalid(f"{name} is one of {', '.join(choices)}, not {value!r}"[:200])
+                raise InvalidError(f"{name} is one of {', '.join(choices)}, not {value!r}"[:200])
         if not isinstance(policies.get("autosave"), Autosave | None):
-            raise Invalid(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
+            raise InvalidError(f"autosave is an Autosave, or None, not {policies['autosave']!r}"[:200])
         return replace(self, **policies) if policies else self

@@ -17,7 +17,7 @@ from holdfast.agents.definition.options import Settings
 from holdfast.agents.definition.state_machine import Machine, OnIncomplete
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import check_key
-from holdfast.errors import HoldfastError, Invalid, NotFound, Unsupported
+from holdfast.errors import HoldfastError, InvalidError, NotFoundError, UnsupportedError
 
 _SHARED = (int, float, complex, str, bytes, bool, type(None), type, FunctionType, Enum, frozenset)
 """Kinds of defaults that all agents can share: nobody changes them."""
@@ -87,7 +87,7 @@ class Spec:
             return {name: getattr(agent, name) for name in self.fields if hasattr(agent, name)}
         found = own()
         if not isinstance(found, Mapping):
-            raise Invalid(f"persist returns a dict of fields, not {type(found).__name__}", where=self.name)
+            raise InvalidError(f"persist returns a dict of fields, not {type(found).__name__}", where=self.name)
         return dict(found)
 
     def restore(self, agent: object, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,13 +104,13 @@ class Spec:
         return left
 
     def made(self, configuration: Mapping[str, Any], where: str) -> Any:
-        """A new agent. `Invalid` if it cannot be made of that configuration."""
+        """A new agent. `InvalidError` if it cannot be made of that configuration."""
         try:
             return self.make(**configuration)
         except HoldfastError:
             raise
         except (TypeError, ValueError) as error:
-            raise Invalid(
+            raise InvalidError(
                 f"{_where(self.make)} cannot be made of the configuration {sorted(configuration)}: {error}",
                 where=where,
                 hint="Have its constructor take these as keyword arguments, with defaults for what was added since",
@@ -129,13 +129,13 @@ class Spec:
         return {name: getattr(agent, name) for name in names if hasattr(agent, name)}
 
     def upgraded(self, fields: Mapping[str, Any], schema: str, where: str) -> dict[str, Any]:
-        """Fields in the form that the class has now. `Unsupported` if they cannot be brought to it."""
+        """Fields in the form that the class has now. `UnsupportedError` if they cannot be brought to it."""
         if schema == self.schema:
             return dict(fields)
         upgrade = self.functions.get("upgrade") or getattr(self.make, "upgrade", None)
         if _is_newer(schema, self.schema) or upgrade is None:
             newer = _is_newer(schema, self.schema)
-            raise Unsupported(
+            raise UnsupportedError(
                 f"the agent was saved with fields of schema {schema!r}, and {self.name!r} has {self.schema!r} here",
                 where=where,
                 hint="Run the release of the application that saved it, or a later one"
@@ -145,7 +145,7 @@ class Spec:
             )
         found = upgrade(dict(fields), schema)
         if not isinstance(found, Mapping):
-            raise Invalid(f"upgrade returns a dict of fields, not {type(found).__name__}", where=self.name)
+            raise InvalidError(f"upgrade returns a dict of fields, not {type(found).__name__}", where=self.name)
         return dict(found)
 
 
@@ -278,7 +278,7 @@ class AgentRegistry:
         check_key(spec.name, "name of a class of agents")
         old = self._specs.get(spec.name)
         if old is not None and _where(old.make) != _where(spec.make):
-            raise Invalid(
+            raise InvalidError(
                 f"another class of agents has the name {spec.name!r}",
                 where=f"{_where(old.make)} and {_where(spec.make)}",
                 hint="Give one of them another name",
@@ -291,9 +291,9 @@ class AgentRegistry:
         self._specs.pop(name, None)
 
     def get(self, name: str) -> Spec:
-        """The class of a name. Raises `NotFound`."""
+        """The class of a name. Raises `NotFoundError`."""
         if name not in self._specs:
-            raise NotFound(
+            raise NotFoundError(
                 f"no class of agents is registered as {name!r}",
                 hint="Import the module that declares it before agents are restored"
                 + (f"; there are {', '.join(self)}" if self._specs else ""),
@@ -302,7 +302,7 @@ class AgentRegistry:
         return self._specs[name]
 
     def of(self, kind: object) -> Spec:
-        """The class that is meant by a name, a class, or a `Spec`. Raises `NotFound`."""
+        """The class that is meant by a name, a class, or a `Spec`. Raises `NotFoundError`."""
         if isinstance(kind, Spec):
             return kind
         if isinstance(kind, str):
@@ -313,7 +313,7 @@ class AgentRegistry:
         for spec in self._specs.values():
             if spec.make is kind:
                 return spec
-        raise NotFound(
+        raise NotFoundError(
             f"{_where(kind)} is not registered as a class of agents",
             hint="Derive it from PersistentAgent, decorate it with @persistent, or build it with AgentBuilder",
             code="agent-class-unknown",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias, get_args
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 Called: TypeAlias = "Callable[..., Any] | str"
 """A function that is given the agent and the data of the transition; or the name of a method of the agent, which is
@@ -70,7 +70,7 @@ class Machine:
         a state, or out of it; they are given what actions are given."""
         named = all(_is_name(state) and state != ANY for state in states)
         if not states or not named or len(set(states)) < len(states):
-            raise Invalid("a machine has states, each by a name of its own", where=repr(states)[:80])
+            raise InvalidError("a machine has states, each by a name of its own", where=repr(states)[:80])
         self.states = states
         self.initial = states[0] if initial is None else self._known(initial)
         self.final = frozenset(map(self._known, final))
@@ -92,17 +92,17 @@ class Machine:
         rest = dict(_mapping(declared, "a machine"))
         states, transitions = rest.pop("states", ()), rest.pop("transitions", ())
         if isinstance(states, str) or not isinstance(states, Sequence):
-            raise Invalid("the states of a machine are a list of names", where=repr(states)[:80])
+            raise InvalidError("the states of a machine are a list of names", where=repr(states)[:80])
         try:
             machine = cls(*states, **rest)
             for each in transitions:
                 machine.add(**_mapping(each, "a transition"))
         except TypeError as error:
-            raise Invalid(f"that declares no machine: {error}", where=repr(declared)[:80]) from None
+            raise InvalidError(f"that declares no machine: {error}", where=repr(declared)[:80]) from None
         return machine
 
     def to_dict(self) -> dict[str, Any]:
-        """The machine as plain data: what `of` takes. `Invalid` if it has functions, which are no data."""
+        """The machine as plain data: what `of` takes. `InvalidError` if it has functions, which are no data."""
         declared: dict[str, Any] = {"states": list(self.states), "initial": self.initial}
         if self.final:
             declared["final"] = [state for state in self.states if state in self.final]
@@ -133,11 +133,11 @@ class Machine:
         state itself comes before what is declared for `*`.
         """
         if not _is_name(trigger):
-            raise Invalid("a transition has a trigger, which is a name", where=repr(trigger)[:80])
+            raise InvalidError("a transition has a trigger, which is a name", where=repr(trigger)[:80])
         if on_incomplete not in (None, *POLICIES):
-            raise Invalid(f"on_incomplete is one of {', '.join(POLICIES)}, not {on_incomplete!r}")
+            raise InvalidError(f"on_incomplete is one of {', '.join(POLICIES)}, not {on_incomplete!r}")
         if isinstance(validators, str) or not isinstance(validators, Sequence):
-            raise Invalid(f"the validators of {trigger!r} are a list", where=repr(validators)[:80])
+            raise InvalidError(f"the validators of {trigger!r} are a list", where=repr(validators)[:80])
         for each in [source] if isinstance(source, str) else source:
             way = Transition(
                 trigger,
@@ -150,7 +150,7 @@ class Machine:
                 on_incomplete,
             )
             if way.source in self.final:
-                raise Invalid(f"no transition leads out of a final state, {way.source!r}")
+                raise InvalidError(f"no transition leads out of a final state, {way.source!r}")
             self.transitions.append(way)
             self._ways.setdefault((trigger, way.source), []).append(way)
         self._checked.clear()
@@ -163,13 +163,14 @@ class Machine:
         return list(dict.fromkeys(each.trigger for each in self.transitions))
 
     def ways(self, trigger: str, source: str, where: str = "") -> list[Transition]:
-        """Those that a trigger has from a state, in the order in which they are tried. `Invalid` if there is none."""
+        """Those that a trigger has from a state, in the order in which they are tried. `InvalidError` if there is
+        none."""
         found = self._ways.get((trigger, source), [])
         if source not in self.final and (trigger, ANY) in self._ways:
             found = [*found, *self._ways[trigger, ANY]]
         if not found:
             can = self.leaving(source)
-            raise Invalid(
+            raise InvalidError(
                 f"{trigger!r} leads nowhere from the state {source!r}",
                 where=where,
                 hint=f"From there, there is {', '.join(can)}" if can else "Nothing leads out of that state",
@@ -219,12 +220,13 @@ class Machine:
         return found
 
     def check(self, agent: object) -> None:
-        """Raise `Invalid` if something is wrong with it, for an agent or for its class. Looked at once for a class."""
+        """Raise `InvalidError` if something is wrong with it, for an agent or for its class. Looked at once for a
+        class."""
         if _class_of(agent) in self._checked:
             return
         found = self.problems(agent)
         if found:
-            raise Invalid(
+            raise InvalidError(
                 f"the machine is not right: {'; '.join(found)}",
                 where=f"the machine of {_class_of(agent).__name__}",
                 hint="Mend its declaration",
@@ -234,7 +236,7 @@ class Machine:
     def validate(self, state: str, agent: object, fields: Mapping[str, Any]) -> None:
         """Raise what there is to say against an agent that is to be in a state and have these fields."""
         if state not in self.states:
-            raise Invalid(
+            raise InvalidError(
                 f"the machine has no state {state!r}, which the agent is in",
                 where=f"the machine of {_class_of(agent).__name__}",
                 hint="Declare that state as well, or roll the agent back to another one",
@@ -268,7 +270,7 @@ class Machine:
 
     def _known(self, state: str) -> str:
         if state not in self.states:
-            raise Invalid(f"the machine has no state {state!r}", hint=f"Its states are {', '.join(self.states)}")
+            raise InvalidError(f"the machine has no state {state!r}", hint=f"Its states are {', '.join(self.states)}")
         return state
 
     def _by_state(self, given: Mapping[str, Called] | None) -> dict[str, Called]:
@@ -297,13 +299,13 @@ def _class_of(agent: object) -> type:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise Invalid(f"{what} is declared by a mapping with names", where=repr(value)[:80])
+        raise InvalidError(f"{what} is declared by a mapping with names", where=repr(value)[:80])
     return value
 
 
 def _name_of(called: Called) -> str:
     if not isinstance(called, str):
-        raise Invalid(
+        raise InvalidError(
             "a machine with functions is no plain data",
             where=getattr(called, "__qualname__", repr(called)),
             hint="Make it a method of the agent, and give its name",

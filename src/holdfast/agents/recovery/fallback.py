@@ -16,7 +16,7 @@ from holdfast.agents.storage.record import AgentRecord
 from holdfast.engine.branch_graph import Layout
 from holdfast.engine.row_format import Point
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Corrupt, NotFound
+from holdfast.errors import ConflictError, CorruptError, NotFoundError
 
 _ATTEMPTS = 1000
 """How often an agent is read anew because others changed it meanwhile."""
@@ -31,13 +31,13 @@ class Good(NamedTuple):
 
 
 async def read_whole(line: AgentLine, point: Point) -> AgentRecord:
-    """An agent as a step left it; `Corrupt` if any of that cannot be read, be it an old message."""
+    """An agent as a step left it; `CorruptError` if any of that cannot be read, be it an old message."""
     record = await line.record(point)
     await line.messages(point)
     return record
 
 
-async def last_good(line: AgentLine, newest: Point, error: Corrupt) -> Good:
+async def last_good(line: AgentLine, newest: Point, error: CorruptError) -> Good:
     """The last state of an agent that reads well before its newest, which does not. Raises the error if there is
     none."""
     layout = Layout(await line.handle.engine.lines.branches(line.line))
@@ -45,16 +45,16 @@ async def last_good(line: AgentLine, newest: Point, error: Corrupt) -> Good:
     for depth in range(newest.depth - 1, -1, -1):
         try:
             point = await line.handle.engine.lines.find(line.line, layout.along(newest.branch, depth))
-        except NotFound:
+        except NotFoundError:
             continue  # it was pruned
         try:
             return Good(point, await read_whole(line, point), tuple(lost))
-        except Corrupt:
+        except CorruptError:
             lost.append(point.id)
     raise error
 
 
-async def _fall_back(keeper: Keeper, newest: Point, error: Corrupt) -> AgentRecord | None:
+async def _fall_back(keeper: Keeper, newest: Point, error: CorruptError) -> AgentRecord | None:
     """Have an agent take on the last state that reads well, and save it as the newest. None if another was first."""
     line = keeper.line
     permit = await line.allow("write")
@@ -65,7 +65,7 @@ async def _fall_back(keeper: Keeper, newest: Point, error: Corrupt) -> AgentReco
     found = Recovery(line.id, "fell-back", "back", keeper.now(), since, version, record.pending, lost=lost)
     try:
         await keeper.sent(keeper.attempt("recovery", keeper.take(), [told(line, found)], permit, instead_of=newest))
-    except Conflict:
+    except ConflictError:
         return None
     await tell(keeper.phases, found)
     return record
@@ -83,17 +83,17 @@ async def reload(keeper: Keeper) -> AgentRecord | None:
             if last_good:
                 await line.messages(newest)  # what cannot be read is found now, and not later
             return await keeper.load(newest)
-        except NotFound:
+        except NotFoundError:
             if await line.newest() == newest:
                 raise
             continue  # it was pruned or deleted meanwhile
-        except Corrupt as error:
+        except CorruptError as error:
             if not last_good:
                 raise
             record = await _fall_back(keeper, newest, error)
             if record is not None:
                 return record
-    raise Conflict("the agent changes all the time", where=keeper.where, hint="Try again", code="agent-conflict")
+    raise ConflictError("the agent changes all the time", where=keeper.where, hint="Try again", code="agent-conflict")
 
 
 async def renew(phases: Phases, *, always: bool = False) -> None:

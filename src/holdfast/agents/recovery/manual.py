@@ -17,23 +17,23 @@ from holdfast.engine.events import Event
 from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import flatten, pack_state, unpack_name
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 
 
 async def resolve(line: AgentLine, how: Literal["back", "forward"], revive: Revive) -> Recovery:
     """Resolve what is half-done in the record of an agent, without its code: taken back, or finished without its action
-    being run. `NotFound` if nothing is half-done.
+    being run. `NotFoundError` if nothing is half-done.
 
-    If the agent is alive after all, and in the middle of it, it gets `Conflict` when it wants to finish.
+    If the agent is alive after all, and in the middle of it, it gets `ConflictError` when it wants to finish.
     """
     if how not in ("back", "forward"):
-        raise Invalid(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
+        raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
     permit = await line.allow("write")
     point = await line.point()
     record = await line.record(point)
     pending = record.pending
     if pending is None:
-        raise NotFound("nothing is half-done", where=f"agent {line.id!r}", hint="There is nothing to resolve")
+        raise NotFoundError("nothing is half-done", where=f"agent {line.id!r}", hint="There is nothing to resolve")
     if pending.kind == "transfer":
         return await _transfer_by_hand(line, record, pending, how, revive)
     recovery = Recovery(

@@ -17,7 +17,7 @@ from holdfast.engine.guard import Permit
 from holdfast.engine.ids import new_id
 from holdfast.engine.model.packed_state import pack_name, pack_state
 from holdfast.engine.row_format import Point
-from holdfast.errors import Corrupt, NotFound
+from holdfast.errors import CorruptError, NotFoundError
 
 _PAGE = 256
 
@@ -43,13 +43,13 @@ async def rollback(
 
     Its life goes on: the status stays. What is half-done has to be resolved before, and what was half-done then is not
     begun again. `fits` is asked about the state and the fields before anything is saved. If another one follows what is
-    given as the newest step, `Conflict` is raised. If the newest is damaged, it is passed over: the new step goes on
-    from the one that is gone back to, and the status is that of then.
+    given as the newest step, `ConflictError` is raised. If the newest is damaged, it is passed over: the new step goes
+    on from the one that is gone back to, and the status is that of then.
     """
     permit = await line.allow("write")
     newest = newest or await line.point()
     now: AgentRecord | None = None
-    with suppress(Corrupt):
+    with suppress(CorruptError):
         now = await read_whole(line, newest)
     if now is not None and now.pending is not None:
         raise incomplete(now.pending, line.where, "Have it resolved first")
@@ -124,7 +124,7 @@ async def _point(line: AgentLine, to: str | int) -> tuple[Point, str]:
                 change = opened(line, found)
                 if change.source == to:
                     return await _left(line, change), to
-    raise NotFound(
+    raise NotFoundError(
         f"the agent has no checkpoint {to!r}, and never left a state of that name",
         where=f"agent {line.id!r}",
         hint="See its transitions, or its history",
@@ -140,5 +140,5 @@ async def _left(line: AgentLine, change: Changed) -> Point:
         return point
     head = await line.handle.engine.heads.head(line.line, point)
     if head.parent is None:
-        raise NotFound("the step in that state was pruned", where=f"agent {line.id!r}", hint="Name another one")
+        raise NotFoundError("the step in that state was pruned", where=f"agent {line.id!r}", hint="Name another one")
     return await lines.find(line.line, head.parent)

@@ -15,7 +15,7 @@ from holdfast.agents.storage.record import Pending, Standing, Status
 from holdfast.agents.transfer.recovery import recover_transfer
 from holdfast.engine import trace_context
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 
 
 async def start(phases: Phases, revive: Revive) -> None:
@@ -45,7 +45,7 @@ async def recover(phases: Phases, revive: Revive, how: OnIncomplete | None = Non
 async def _recover(phases: Phases, revive: Revive, how: OnIncomplete | None = None) -> list[Recovery]:
     """An empty list if nothing is half-done."""
     if how not in (None, *POLICIES):
-        raise Invalid(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
+        raise InvalidError(f"something half-done is resolved by 'back' or 'forward', not {how!r}")
     begun = phases.keeper.data.pending
     await phases.settle()
     pending = phases.keeper.data.pending
@@ -89,7 +89,7 @@ async def _resolved(phases: Phases, pending: Pending, revive: Revive, how: OnInc
     # What the action has changed so far was never saved, and does not count. A transfer has none.
     await renew(phases, always=pending.kind != "transfer")
     if keeper.data.pending != pending:
-        raise Conflict(
+        raise ConflictError(
             "what was half-done was resolved by another meanwhile",
             where=phases.where,
             hint="The agent is now as it was saved: go on, or start it",

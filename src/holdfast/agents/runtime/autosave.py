@@ -23,7 +23,7 @@ from holdfast.agents.runtime.save_queue import Lane
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.engine.engine import Engine
-from holdfast.errors import Transient, Unavailable
+from holdfast.errors import TransientError, UnavailableError
 from holdfast.hooks.breaker import Breaker
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Saver:
             keeper = watch.keeper
             try:
                 await keeper.save(if_changed=True)
-            except (Transient, Unavailable) as error:
+            except (TransientError, UnavailableError) as error:
                 _tell_of(watches[number:], str(error))
                 return
             except Exception as error:  # noqa: BLE001 - the others are still to be saved

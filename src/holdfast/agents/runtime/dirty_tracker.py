@@ -13,7 +13,7 @@ from threading import Event, Lock, get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Conflict, Invalid, Transient, Unavailable, Unsupported
+from holdfast.errors import ConflictError, InvalidError, TransientError, UnavailableError, UnsupportedError
 from holdfast.hooks.breaker import Breaker
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Watch:
     @property
     def resolves(self) -> bool:
         """Whether somebody else saved the agent, which is to be resolved where the agent runs."""
-        if type(self.halted) is not Conflict or not self.sync or self._tried is self.halted:
+        if type(self.halted) is not ConflictError or not self.sync or self._tried is self.halted:
             return False
         self._tried = self.halted
         return self.keeper.settings.on_conflict != "refuse"
@@ -197,13 +197,13 @@ class Watch:
         """A save failed. Returns whether that opened the breaker."""
         settings, opened = self.settings, False
         with self._lock:
-            if isinstance(error, Conflict) or (isinstance(error, Unavailable) and error.code == "closed"):
+            if isinstance(error, ConflictError) or (isinstance(error, UnavailableError) and error.code == "closed"):
                 self.halted = error
             pause = min(settings.pause * 2**self._failures, settings.longest_pause)
             self._failures = min(self._failures + 1, 60)
             self._torn = 0
             self._again = self._saver.clock() + pause * random.uniform(0.5, 1)  # noqa: S311 - not all at once
-        if isinstance(error, Transient | Unavailable):
+        if isinstance(error, TransientError | UnavailableError):
             closed = not self.breaker.until
             opened = self.breaker.failed() and closed
         self._saver.settled(self)
@@ -282,7 +282,7 @@ class Tally:
         figures, again, keeper.error = keeper.figures, keeper.error is not None, error
         if error is not None:
             opened = keeper.watch is not None and keeper.watch.failed(error)
-            invalid = isinstance(error, Invalid | Unsupported)
+            invalid = isinstance(error, InvalidError | UnsupportedError)
             figures.add(failed=1, retried=again, opened=opened, invalid=invalid)
         elif again:
             figures.add(retried=1)
@@ -292,5 +292,5 @@ class Tally:
 
 def _changed_meanwhile(error: BaseException) -> bool:
     """Whether something was changed by another thread while it was read."""
-    cause: Any = error.__context__ if isinstance(error, Invalid) else error
+    cause: Any = error.__context__ if isinstance(error, InvalidError) else error
     return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError | NotImplementedError)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 from holdfast.backends.interface import Suspension
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 
 class Turns:
@@ -24,12 +24,12 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Have it for the length of a block. `Invalid` for who has it already, and would wait for itself: such as an
-        agent's own code that saves it while it is being saved."""
+        """Have it for the length of a block. `InvalidError` for who has it already, and would wait for itself: such as
+        an agent's own code that saves it while it is being saved."""
         me = _me()
         with self._mutex:
             if self._taken and self._holder == me:
-                raise Invalid(
+                raise InvalidError(
                     "the agent is being saved by who called this",
                     hint="Do not save an agent in its persist, restore or validate, nor in what resolves its conflicts",
                 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.codec import Inert, default_codec
 from holdfast.engine.projection.rendering import ROLES, messages
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 
 Read: TypeAlias = Callable[[int, int], Awaitable[list[Any]]]
 """Reads messages that are saved, from one place to another."""
@@ -106,13 +106,13 @@ class Messages:
         counted = sum(map(self.counter, summary))
         with self._lock:
             if epoch != self._epoch or len(self) < last + len(kept):
-                raise Conflict("the conversation was rewritten by another meanwhile", hint="Summarize it again")
+                raise ConflictError("the conversation was rewritten by another meanwhile", hint="Summarize it again")
             new = [*start, *summary, *self._here[last - self._before :]]
             self._rewrite(new, counted + sum(map(self.counter, (*start, *new[first + len(summary) :]))))
 
     def _rewrite(self, new: list[Any], tokens: int) -> None:
         if self._handed is not None:
-            raise Conflict(
+            raise ConflictError(
                 "the conversation is being handed over",
                 hint="Messages can be added meanwhile; replace them when the transfer is done",
             )

@@ -37,7 +37,7 @@ from holdfast.engine.model.packed_state import Packed, flatten, pack_name, pack_
 from holdfast.engine.rng import chance
 from holdfast.engine.row_format import Point
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable, Uncertain
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, OutcomeUnknownError, UnavailableError
 from holdfast.hooks.feature_hooks import Calling, calling
 
 _ATTEMPTS = 1000
@@ -136,8 +136,8 @@ class Keeper:
     # Saving and loading ---------------------------------------------------------------------------------------
 
     def take(self) -> Taken:
-        """The agent's state as it is now, and what of it differs from what was saved. `Invalid` if it is none that the
-        agent's own `validate` lets pass."""
+        """The agent's state as it is now, and what of it differs from what was saved. `InvalidError` if it is none that
+        the agent's own `validate` lets pass."""
         with self.lock:
             mark = 0 if self.watch is None else self.watch.taken()
             said = self.data.conversation.unsaved()
@@ -190,7 +190,7 @@ class Keeper:
         return pack_state(self.line.handle.codec, state)
 
     def fits(self, state: str, fields: Mapping[str, Any]) -> None:
-        """`Invalid` if the agent, or its machine, says something against a state and these fields."""
+        """`InvalidError` if the agent, or its machine, says something against a state and these fields."""
         own = self.method("validate")
         try:
             found = None if own is None else own(fields)
@@ -199,7 +199,7 @@ class Keeper:
         except HoldfastError:
             raise
         except Exception as error:
-            raise Invalid(
+            raise InvalidError(
                 str(error) or type(error).__name__,
                 where=self.where,
                 hint="The agent's own validate refuses this state; the record is as it was",
@@ -207,7 +207,7 @@ class Keeper:
             ) from error
         if inspect.iscoroutine(found):
             found.close()
-            raise Invalid("validate is a plain function, also of an agent for asyncio", where=self.where)
+            raise InvalidError("validate is a plain function, also of an agent for asyncio", where=self.where)
 
     @property
     def where(self) -> str:
@@ -265,7 +265,7 @@ class Keeper:
                 return self.point
             try:
                 (point,) = await self.sent(self.attempt(kind, taken, told, permit))
-            except Conflict as conflict:
+            except ConflictError as conflict:
                 if not moves and await self.settle():
                     continue  # it was one's own step, which came only now
                 if background and self.watch is not None and self.watch.sync:
@@ -274,7 +274,7 @@ class Keeper:
                 continue
             before.done(self.version, point.id)
             return point
-        raise Conflict(
+        raise ConflictError(
             f"others were first {_ATTEMPTS} times", where=self.where, hint="Try again later", code="agent-conflict"
         )
 
@@ -294,7 +294,9 @@ class Keeper:
         try:
             points = await self.line.save(attempt.saving, *(each.saving for each in others))
         except BaseException as error:
-            if not others and (isinstance(error, Uncertain | Unavailable) or not isinstance(error, HoldfastError)):
+            if not others and (
+                isinstance(error, OutcomeUnknownError | UnavailableError) or not isinstance(error, HoldfastError)
+            ):
                 before = self.doubtful
                 shared = before is not None and before.redo is not None
                 self.doubtful = attempt._replace(earlier=before) if shared else attempt
@@ -321,7 +323,7 @@ class Keeper:
             return await self._settle_shared(attempt, attempt.redo)
         try:
             await self.sent(attempt)
-        except Conflict:
+        except ConflictError:
             self.doubtful = attempt.earlier  # another was first; or that one
             return await self.settle()
         self._stand(attempt.taken.standing)
@@ -339,7 +341,7 @@ class Keeper:
         self.saved(attempt, newest)
         return True
 
-    async def _resolve(self, conflict: Conflict) -> None:
+    async def _resolve(self, conflict: ConflictError) -> None:
         """Bring what another has saved together with what was to be saved, as was agreed; else raise the conflict."""
         how, base, line = self.settings.on_conflict, self.point, self.line
         newest = await line.newest()
@@ -382,8 +384,8 @@ class Keeper:
         return None if pending is None else Pending.of(pending, self.where)
 
     async def asked(self, hook: str, **about: Any) -> Calling:
-        """Have the hooks of a point called before a change, with what is to be saved. Raises `Veto`. What they change
-        of it, the agent takes on."""
+        """Have the hooks of a point called before a change, with what is to be saved. Raises `VetoError`. What they
+        change of it, the agent takes on."""
         line, scope = self.line, str(self.line.scope)
         engine, codec = line.handle.engine, line.handle.codec
         if not hook or engine.hooks is None or not any(engine.hooks.matching(hook, scope, line.id)):
@@ -439,7 +441,7 @@ class Keeper:
     def _check_class(self, record: AgentRecord) -> None:
         """No object takes on what an agent of another class has saved: it would be lost with the next step."""
         if record.kind != self.spec.name:
-            raise Invalid(
+            raise InvalidError(
                 f"the agent that is kept is of the class {record.kind!r}, and this one is of {self.spec.name!r}",
                 where=self.where,
                 hint="Use another id; if the class was renamed, declare it under the name that it had",

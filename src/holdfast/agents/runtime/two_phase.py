@@ -20,7 +20,7 @@ from holdfast.agents.runtime.fair_lock import Turns
 from holdfast.agents.storage.record import STATUSES, Pending, Standing, Status
 from holdfast.engine import trace_context
 from holdfast.engine.events import Event
-from holdfast.errors import Conflict, Corrupt, Invalid, Veto
+from holdfast.errors import ConflictError, CorruptError, InvalidError, VetoError
 
 if TYPE_CHECKING:
     from holdfast.agents.runtime.persister import Keeper
@@ -94,12 +94,12 @@ class Phases:
 
     @asynccontextmanager
     async def exclusive(self, what: str) -> AsyncIterator[None]:
-        """No other change of the agent begins during this block. `Invalid` from within a change of the same agent,
+        """No other change of the agent begins during this block. `InvalidError` from within a change of the same agent,
         which would wait for itself."""
         around = _within.get()
         for each in around:
             if each.of is self and not each.over:
-                raise Invalid(
+                raise InvalidError(
                     f"{what} cannot begin within {each.what} of the same agent",
                     where=self.where,
                     hint="Have the action return first, and begin it afterwards",
@@ -120,7 +120,7 @@ class Phases:
     async def transition(self, trigger: str, data: Any = None) -> str:
         """Have the machine take a transition; returns the state that it led to."""
         if self.keeper.spec.machine is None:
-            raise Invalid("the agent has no machine", where=self.where)
+            raise InvalidError("the agent has no machine", where=self.where)
         async with self.exclusive(f"the transition {trigger!r}"):
             await self.nothing_pending()
             way = await self._way(self.keeper.spec.machine, trigger, data)
@@ -137,7 +137,7 @@ class Phases:
                 for validator in way.validators:
                     await called(bound(validator, agent), data)
                 return way
-        raise Veto(f"no guard lets {trigger!r} pass from the state {state!r}", where=self.where)
+        raise VetoError(f"no guard lets {trigger!r} pass from the state {state!r}", where=self.where)
 
     def transiting(self, way: Transition, pending: Pending) -> Change:
         """The change that a transition is."""
@@ -284,7 +284,7 @@ class Phases:
         return Pending(kind, trigger, source, target, self.keeper.now(), correlation, data=data)
 
     async def nothing_pending(self) -> None:
-        """`Conflict` if something is half-done."""
+        """`ConflictError` if something is half-done."""
         doubtful = self.keeper.doubtful
         if doubtful is not None and doubtful.redo is not None:
             await self.settle()  # it may have been handed something
@@ -309,14 +309,14 @@ def way_of(machine: Machine, pending: Pending) -> Transition | None:
 def _alike(machine: Machine, pending: Pending) -> list[Transition]:
     try:
         ways = machine.ways(pending.trigger, pending.source)
-    except Invalid:
+    except InvalidError:
         return []
     return [way for way in ways if way.target == pending.target]
 
 
-def incomplete(pending: Pending, where: str, hint: str) -> Conflict:
+def incomplete(pending: Pending, where: str, hint: str) -> ConflictError:
     """The error for what cannot be done while something else is half-done."""
-    return Conflict(
+    return ConflictError(
         f"the {pending.kind} {pending.trigger!r}, from {pending.source} to {pending.target}, is half-done",
         where=where,
         hint=hint,
@@ -329,8 +329,8 @@ def _told(error: BaseException) -> str:
 
 
 def status_of(name: str) -> Status:
-    """The status of that name. `Corrupt` if there is none."""
+    """The status of that name. `CorruptError` if there is none."""
     for status in STATUSES:
         if status == name:
             return status
-    raise Corrupt(f"there is no status {name!r}", hint="Resolve it by hand, or roll the agent back")
+    raise CorruptError(f"there is no status {name!r}", hint="Resolve it by hand, or roll the agent back")

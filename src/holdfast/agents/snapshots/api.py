@@ -15,7 +15,13 @@ from holdfast.agents.snapshots.locations import Entry, Place, Target, folder_of,
 from holdfast.agents.snapshots.secret_scan import Gathering
 from holdfast.backends.interface import Call
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotInvalid, SnapshotNotFound, SnapshotTooLarge
+from holdfast.errors import (
+    HoldfastError,
+    SnapshotCorruptError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    SnapshotTooLargeError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +104,7 @@ async def snapshot(
         gathering.check_texts([frozen.tree, description, frozen.name], "content")
         data = strict_json.write({"kind": frozen.kind, "content": frozen.tree}) + b"\n"
         if len(data) > limit:
-            raise SnapshotTooLarge(
+            raise SnapshotTooLargeError(
                 f"the content has {len(data):,} bytes, and {limit:,} are the limit",
                 where=place.where,
                 hint="Give `limit`, here and when you restore",
@@ -192,7 +198,7 @@ aexists = _async(exists)
 async def verify(source: Target, *, limit: int = LIMIT, **options: Any) -> SnapshotInfo:
     """Check that every byte of a snapshot is what was written. Nothing in it is made.
 
-    Raises `SnapshotCorrupt`, `SnapshotTooLarge` or `SnapshotNotFound`.
+    Raises `SnapshotCorruptError`, `SnapshotTooLargeError` or `SnapshotNotFoundError`.
     """
     place = place_of(source, options)
     header, _ = await _opened(place, limit)
@@ -223,7 +229,7 @@ async def list(  # noqa: A001 - reads as snapshots.list
                 told = await _info_of(folder.place(entry.name))
                 if told.size != entry.size:
                     problem, told = f"it has {entry.size:,} bytes, and should have {told.size:,}", None
-            except SnapshotNotFound:
+            except SnapshotNotFoundError:
                 continue  # deleted meanwhile
             except HoldfastError as error:
                 problem = error.what
@@ -242,8 +248,8 @@ async def delete(source: Target, *, force: bool = False, **options: Any) -> None
     if not force:
         try:
             await _info_of(place)
-        except SnapshotCorrupt as error:
-            raise SnapshotInvalid(
+        except SnapshotCorruptError as error:
+            raise SnapshotInvalidError(
                 f"this may be no snapshot: {error.what}", where=place.where, hint="force=True deletes it all the same"
             ) from error
     await place.delete()
@@ -268,7 +274,7 @@ def _moment(entry: Entry) -> datetime:
 
 def _check_description(text: Any) -> None:
     if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or _written(text) != text:
-        raise SnapshotInvalid(f"a description is a text of at most {MAX_DESCRIPTION:,} characters, whole ones")
+        raise SnapshotInvalidError(f"a description is a text of at most {MAX_DESCRIPTION:,} characters, whole ones")
 
 
 def _written(text: str) -> str:
@@ -278,7 +284,7 @@ def _written(text: str) -> str:
 
 def _check_limit(limit: int) -> None:
     if type(limit) is not int or limit < 0:
-        raise SnapshotInvalid(f"a limit is a number of bytes, not {limit!r}")
+        raise SnapshotInvalidError(f"a limit is a number of bytes, not {limit!r}")
 
 
 async def _opened(place: Place, limit: int) -> tuple[Header, Any]:
@@ -290,7 +296,7 @@ async def _opened(place: Place, limit: int) -> tuple[Header, Any]:
         header, content = container.open_file(data, limit, place.where)
         document = strict_json.read(content, place.where)
         if type(document) is not dict or document.keys() != {"kind", "content"} or document["kind"] != header.kind:
-            raise SnapshotCorrupt("the content is not of the kind that the header tells", where=place.where)
+            raise SnapshotCorruptError("the content is not of the kind that the header tells", where=place.where)
         return header, document["content"]
 
     call: Call[tuple[Header, Any]] = Call(opened)

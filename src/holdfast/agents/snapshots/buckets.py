@@ -15,7 +15,13 @@ from holdfast.backends.interface import Suspension
 from holdfast.backends.object_store.object_storage import Patient, within
 from holdfast.backends.registry import backend_for
 from holdfast.backends.urls import without_password
-from holdfast.errors import SnapshotExists, SnapshotInvalid, SnapshotNotFound, Transient, Uncertain
+from holdfast.errors import (
+    OutcomeUnknownError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    TransientError,
+)
 
 T = TypeVar("T")
 
@@ -40,7 +46,7 @@ class _Bucket:
             try:
                 return await question(self._patient)
             except Interrupted as error:
-                kind = Uncertain if error.sent else Transient
+                kind = OutcomeUnknownError if error.sent else TransientError
                 raise kind(
                     f"the service does not answer: {error}", where=self.where, hint="Look at the network, and try again"
                 ) from error
@@ -79,7 +85,7 @@ class ObjectPlace(Place):
         if overwrite:
             await self._bucket.ask(lambda bucket: bucket.put(self._name, data))
         elif not await self._bucket.ask(lambda bucket: bucket.create(self._name, data)):
-            raise SnapshotExists("there is an object of this name", where=self.where, hint=TAKEN)
+            raise SnapshotExistsError("there is an object of this name", where=self.where, hint=TAKEN)
 
     async def exists(self) -> bool:
         return await self._bucket.ask(lambda bucket: bucket.get(self._name, 0, 1)) is not None
@@ -89,8 +95,8 @@ class ObjectPlace(Place):
             raise self._missing()
         await self._bucket.ask(lambda bucket: bucket.delete([self._name]))
 
-    def _missing(self) -> SnapshotNotFound:
-        return SnapshotNotFound("there is no snapshot", where=self.where, hint="See what there is: list")
+    def _missing(self) -> SnapshotNotFoundError:
+        return SnapshotNotFoundError("there is no snapshot", where=self.where, hint="See what there is: list")
 
 
 class ObjectFolder(Folder):
@@ -124,7 +130,7 @@ def _split(url: str) -> tuple[str, str]:
     address, mark, query = url.partition("?")
     folder, _, name = address.rpartition("/")
     if not name or folder.endswith(":/"):
-        raise SnapshotInvalid("this names no object", where=without_password(url), hint="s3://bucket/agent.hfsnap")
+        raise SnapshotInvalidError("this names no object", where=without_password(url), hint="s3://bucket/agent.hfsnap")
     return f"{folder}{mark}{query}", unquote(name)
 
 
@@ -132,7 +138,7 @@ def _check(url: str) -> None:
     """No name that means another one to somebody: `..` to a gateway that keeps files, a control character to a log."""
     path = unquote(url.partition("?")[0].partition("://")[2].rstrip("/"))
     if any(part in ("", ".", "..") for part in path.split("/")) or not path.isprintable():
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             "a name in a bucket has no empty parts, no `.` or `..`, and no control characters",
             where=without_password(url) if path.isprintable() else repr(without_password(url)),
         )

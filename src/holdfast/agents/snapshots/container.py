@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from holdfast.agents.snapshots.header import Content, Header, decode, encode
-from holdfast.errors import SnapshotCorrupt, SnapshotTooLarge
+from holdfast.errors import SnapshotCorruptError, SnapshotTooLargeError
 
 LIMIT = 256 << 20
 """How many bytes the content may have, unless the caller says otherwise."""
@@ -56,7 +56,7 @@ def build(content: bytes, make_header: HeaderOf) -> bytes:
     about = Content(len(content), len(member), hashlib.sha256(content).hexdigest())
     line = encode(make_header(about))
     if len(line) > MAX_HEADER:
-        raise SnapshotTooLarge(
+        raise SnapshotTooLargeError(
             f"the header would have {len(line):,} bytes, and has room for {MAX_HEADER:,}",
             hint="Give a shorter description, or split the agent: its tools and classes are named there",
         )
@@ -67,13 +67,13 @@ def build(content: bytes, make_header: HeaderOf) -> bytes:
 def read_header(data: bytes, where: str) -> tuple[Header, int]:
     """The header of a file of which at least the first `HEAD_BYTES` are given, and how many bytes it takes."""
     if not data.startswith(_START[:3]):
-        raise SnapshotCorrupt("this is no snapshot", where=where, hint="Snapshots are files that end in .hfsnap")
+        raise SnapshotCorruptError("this is no snapshot", where=where, hint="Snapshots are files that end in .hfsnap")
     first = len(_START) + _BLOCK.size
     size = _BLOCK.unpack_from(data, len(_START))[1] if len(data) >= first else 0
     line = data[first : first + size]
     end = first + size + _END.size
     if not line.endswith(b"\n") or _stored(line) != data[:end]:
-        raise SnapshotCorrupt("the header is damaged, or this is no snapshot", where=where)
+        raise SnapshotCorruptError("the header is damaged, or this is no snapshot", where=where)
     return decode(line, where), end
 
 
@@ -88,29 +88,30 @@ def size_of(header: Header) -> int:
 
 
 def open_file(data: bytes, limit: int, where: str) -> Opened:
-    """All of a file, checked: every byte of it is what was written. Raises `SnapshotCorrupt`, `SnapshotTooLarge`."""
+    """All of a file, checked: every byte of it is what was written. Raises `SnapshotCorruptError`,
+    `SnapshotTooLargeError`."""
     if len(data) > most_bytes(limit):
-        raise SnapshotTooLarge(f"the snapshot is larger than {limit:,} bytes can be", where=where, hint=_MORE)
+        raise SnapshotTooLargeError(f"the snapshot is larger than {limit:,} bytes can be", where=where, hint=_MORE)
     header, start = read_header(data, where)
     end = len(data) - len(_seal(b""))
     if end < start or data[end:] != _seal(data[:end]):
-        raise SnapshotCorrupt(
+        raise SnapshotCorruptError(
             "the file is not what was written: its seal does not fit", where=where, hint="Take another copy of it"
         )
     told = header.content
     if told.packed != end - start:
-        raise SnapshotCorrupt("the header lies about how large the packed content is", where=where)
+        raise SnapshotCorruptError("the header lies about how large the packed content is", where=where)
     if told.bytes > limit:
-        raise SnapshotTooLarge(
+        raise SnapshotTooLargeError(
             f"the content has {told.bytes:,} bytes, and {limit:,} are the limit", where=where, hint=_MORE
         )
     if told.bytes > _SMALL and told.bytes > _MAX_RATIO * told.packed:
-        raise SnapshotTooLarge(
+        raise SnapshotTooLargeError(
             f"{told.packed:,} bytes unpack to {told.bytes:,}: no snapshot of Holdfast's does that", where=where
         )
     content = _inflated(data[start:end], told.bytes, where)
     if hashlib.sha256(content).hexdigest() != told.sha256:
-        raise SnapshotCorrupt("the content is not that of which the header has the digest", where=where)
+        raise SnapshotCorruptError("the content is not that of which the header has the digest", where=where)
     return Opened(header, content)
 
 
@@ -120,7 +121,7 @@ _MORE = "Give `limit` to read more, if you know where it comes from"
 def _inflated(member: bytes, size: int, where: str) -> bytes:
     """The content of a member, which has exactly so many bytes. Never holds more than these."""
     if not member.startswith(_START):
-        raise SnapshotCorrupt("the content is not packed as Holdfast packs it", where=where)
+        raise SnapshotCorruptError("the content is not packed as Holdfast packs it", where=where)
     unpacking = zlib.decompressobj(-zlib.MAX_WBITS)
     content = bytearray()
     rest = member[len(_START) :]
@@ -130,15 +131,15 @@ def _inflated(member: bytes, size: int, where: str) -> bytes:
             content += chunk
             rest = unpacking.unconsumed_tail
             if len(content) > size:
-                raise SnapshotCorrupt("the content is larger than the header says", where=where)
+                raise SnapshotCorruptError("the content is larger than the header says", where=where)
             if not chunk and not rest and not unpacking.eof:
-                raise SnapshotCorrupt("the content is cut off", where=where)
+                raise SnapshotCorruptError("the content is cut off", where=where)
     except zlib.error as error:
-        raise SnapshotCorrupt(f"the content cannot be unpacked: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the content cannot be unpacked: {error}", where=where) from error
     if len(content) != size:
-        raise SnapshotCorrupt("the content is smaller than the header says", where=where)
+        raise SnapshotCorruptError("the content is smaller than the header says", where=where)
     if unpacking.unused_data != _END.pack(zlib.crc32(content), len(content) & 0xFFFFFFFF):
-        raise SnapshotCorrupt("the content is not what was packed", where=where)
+        raise SnapshotCorruptError("the content is not what was packed", where=where)
     return bytes(content)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.agents.snapshots.header import Kind
 from holdfast.agents.snapshots.secret_scan import Gathering
 from holdfast.backends.interface import Call
-from holdfast.errors import Config, SnapshotCorrupt, SnapshotInvalid, SnapshotUnsupported
+from holdfast.errors import ConfigError, SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 if TYPE_CHECKING:
     from holdfast.agents.storage.agent_line import AgentLine
@@ -55,10 +55,10 @@ def versions() -> dict[str, str]:
 
 
 async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
-    """Take a value apart. Raises `SnapshotUnsupported` for what cannot be kept."""
+    """Take a value apart. Raises `SnapshotUnsupportedError` for what cannot be kept."""
     if (line := await _line(value)) is not None:
         if config is not None:
-            raise SnapshotInvalid("an agent of Holdfast's has no threads", hint="Leave the config out")
+            raise SnapshotInvalidError("an agent of Holdfast's has no threads", hint="Leave the config out")
         from holdfast.agents.snapshots import holdfast_agents
 
         version = value.version if isinstance(value, holdfast_agents.Saved) else None
@@ -77,19 +77,19 @@ async def freeze(value: Any, config: Any, gathering: Gathering) -> Frozen:
         name = tree["agent"]["name"] or ""
         return Frozen("agent", type(value).__name__, name, tree, *langchain_agents.needed(tree["agent"]))
     if config is not None:
-        raise SnapshotInvalid("only an agent with a checkpointer has threads", hint="Leave the config out")
+        raise SnapshotInvalidError("only an agent with a checkpointer has threads", hint="Leave the config out")
     from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
 
     from holdfast.agents.snapshots.langchain_serde import dump
 
     if isinstance(value, BaseChatMessageHistory):
         if type(value) is not InMemoryChatMessageHistory:
-            raise SnapshotUnsupported(
+            raise SnapshotUnsupportedError(
                 f"a {type(value).__name__} keeps its messages elsewhere", hint="Take a snapshot of its messages"
             )
         return Frozen("history", "InMemoryChatMessageHistory", "", dump(list(value.messages), "messages", gathering))
     if not _is_langchain(value):
-        raise SnapshotUnsupported(
+        raise SnapshotUnsupportedError(
             f"a {type(value).__name__} is nothing of which snapshots are taken",
             hint="They are taken of runnables, prompts, messages, chat histories, agents of create_agent, and "
             "PersistentAgents",
@@ -104,7 +104,7 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: Wanted, wh
     if kind == "persistent":
         return await _persistent(tree, wanted, where)
     if wanted.agent_id is not None or not wanted.live:
-        raise SnapshotInvalid("agent_id and live are about agents of Holdfast's, and this is none", where=where)
+        raise SnapshotInvalidError("agent_id and live are about agents of Holdfast's, and this is none", where=where)
     _need("langchain_core")
     from holdfast.agents.snapshots.langchain_serde import revive, rules
 
@@ -113,24 +113,24 @@ async def thaw(kind: Kind, tree: Any, names: tuple[str, ...], wanted: Wanted, wh
         return await _agent(tree, ruled, wanted, where)
     _nothing_of_agents(wanted, where)
     if wanted.store is not None:
-        raise SnapshotInvalid("a store belongs to agents, and this is none", where=where)
+        raise SnapshotInvalidError("a store belongs to agents, and this is none", where=where)
     making: Call[Any] = Call(lambda: revive(tree, "value" if kind == "langchain" else "messages", ruled))
     value = await making  # a long history takes seconds
     if kind == "langchain":
         if not _is_langchain(value):
-            raise SnapshotCorrupt("the content is no object of LangChain's", where=where)
+            raise SnapshotCorruptError("the content is no object of LangChain's", where=where)
         return value
     from langchain_core.chat_history import InMemoryChatMessageHistory
     from langchain_core.messages import BaseMessage
 
     if type(value) is not list or not all(isinstance(each, BaseMessage) for each in value):
-        raise SnapshotCorrupt("a history of something else than messages", where=where)
+        raise SnapshotCorruptError("a history of something else than messages", where=where)
     return _quiet_history(InMemoryChatMessageHistory, value)
 
 
 def _nothing_of_agents(wanted: Wanted, where: str) -> None:
     if wanted.code or wanted.settings or wanted.thread is not None:
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             "tools, middleware, formats, schemas, checkpointers and threads belong to agents of create_agent, and this "
             "is none",
             where=where,
@@ -157,7 +157,7 @@ async def _persistent(tree: Any, wanted: Wanted, where: str) -> Any:
 
     _nothing_of_agents(wanted, where)
     if wanted.store is None:
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             "an agent of Holdfast's is restored into a store", where=where, hint="restore(…, store=holdfast.open(…))"
         )
     name = holdfast_agents.class_of(tree, where)
@@ -173,7 +173,7 @@ async def _agent(tree: Any, rules: Any, wanted: Wanted, where: str) -> Any:
     from holdfast.agents.snapshots import langchain_agents, thread_state
 
     if type(tree) is not dict or tree.keys() != {"agent", "thread"}:
-        raise SnapshotCorrupt("the content is not what its kind has", where=where)
+        raise SnapshotCorruptError("the content is not what its kind has", where=where)
     settings = dict(wanted.settings)
     if wanted.store is not None:
         settings["store"] = wanted.store
@@ -184,7 +184,7 @@ async def _agent(tree: Any, rules: Any, wanted: Wanted, where: str) -> Any:
     agent = langchain_agents.thaw(tree["agent"], rules, wanted.code or langchain_agents.Code(), settings, where)
     if tree["thread"] is None:
         if wanted.thread is not None:
-            raise SnapshotInvalid("the snapshot holds no thread", where=where)
+            raise SnapshotInvalidError("the snapshot holds no thread", where=where)
         return agent
     call: Call[None] = Call(lambda: thread_state.thaw(tree["thread"], settings["checkpointer"], wanted.thread, where))
     await call
@@ -226,7 +226,7 @@ def _need(module: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise Config(
+        raise ConfigError(
             f"snapshots of this kind need {module}, which is not installed",
             hint="Install it with: pip install 'holdfast[snapshots]'",
             code="not-installed",

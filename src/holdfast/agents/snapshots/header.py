@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from holdfast.errors import HoldfastError, SnapshotCorrupt, SnapshotUnsupported
+from holdfast.errors import HoldfastError, SnapshotCorruptError, SnapshotUnsupportedError
 
 FORMAT = "holdfast-snapshot"
 VERSION = 1
@@ -105,24 +105,24 @@ def encode(header: Header) -> bytes:
 
 
 def decode(line: bytes, where: str) -> Header:
-    """The header of a line. Raises `SnapshotCorrupt`, or `SnapshotUnsupported` for a newer format."""
+    """The header of a line. Raises `SnapshotCorruptError`, or `SnapshotUnsupportedError` for a newer format."""
     try:
         header = _decoder.decode(line)
     except msgspec.ValidationError as error:
         _check_version(line, where)
-        raise SnapshotCorrupt(f"the header is not what a header is: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the header is not what a header is: {error}", where=where) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SnapshotCorrupt(f"the header is no sound JSON: {error}", where=where) from error
+        raise SnapshotCorruptError(f"the header is no sound JSON: {error}", where=where) from error
     if header.format != FORMAT:
-        raise SnapshotCorrupt("this is no snapshot of Holdfast's", where=where)
+        raise SnapshotCorruptError("this is no snapshot of Holdfast's", where=where)
     if header.version != VERSION:
         raise _newer(header.version, where)
     if encode(header) != line:
-        raise SnapshotCorrupt("the header is not in the one form that Holdfast writes", where=where)
+        raise SnapshotCorruptError("the header is not in the one form that Holdfast writes", where=where)
     if not _ID.fullmatch(header.id) or not _DIGEST.fullmatch(header.content.sha256):
-        raise SnapshotCorrupt("the header has an id or a digest that is none", where=where)
+        raise SnapshotCorruptError("the header has an id or a digest that is none", where=where)
     if header.content.bytes < 0 or header.content.packed < 0:
-        raise SnapshotCorrupt("the header tells of a size that is none", where=where)
+        raise SnapshotCorruptError("the header tells of a size that is none", where=where)
     moment(header.time, where)
     return header
 
@@ -156,7 +156,7 @@ def moment(text: str, where: str) -> datetime:
         if found.tzinfo is not UTC or found.isoformat() != text:
             raise ValueError(text)
     except ValueError as error:
-        raise SnapshotCorrupt(f"{text[:40]!r} is no time", where=where) from error
+        raise SnapshotCorruptError(f"{text[:40]!r} is no time", where=where) from error
     return found
 
 
@@ -176,7 +176,7 @@ def _check_version(line: bytes, where: str) -> None:
 
 
 def _newer(version: int, where: str) -> HoldfastError:
-    return SnapshotUnsupported(
+    return SnapshotUnsupportedError(
         f"the snapshot has format {version}, and this release reads {VERSION}",
         where=where,
         hint="Read it with a newer Holdfast" if version > VERSION else "",

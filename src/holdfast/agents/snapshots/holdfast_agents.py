@@ -14,14 +14,14 @@ from holdfast.agents.storage.agent_line import AgentLine
 from holdfast.agents.storage.json_document import exported, imported
 from holdfast.agents.storage.record import PENDING, AgentRecord
 from holdfast.errors import (
-    Conflict,
-    Corrupt,
-    Invalid,
-    SnapshotCorrupt,
-    SnapshotExists,
-    SnapshotInvalid,
-    TooLarge,
-    Unsupported,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    TooLargeError,
+    UnsupportedError,
 )
 from holdfast.state.api import ScopedOperations
 
@@ -54,12 +54,12 @@ class Saved(NamedTuple):
 
 
 async def freeze(line: AgentLine, version: int | None, gathering: Gathering) -> tuple[dict[str, Any], AgentRecord]:
-    """An agent as a version left it, as a tree of JSON; and its record. Raises `NotFound`."""
+    """An agent as a version left it, as a tree of JSON; and its record. Raises `NotFoundError`."""
     await line.allow("read")
     point = await line.point(version)
     record = await line.record(point)
     if record.pending is not None:
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"the agent is in the middle of something: {record.pending.trigger}",
             where=line.where,
             hint="Let it come to its end, or start the agent to have it resolved, and try again",
@@ -72,35 +72,35 @@ async def freeze(line: AgentLine, version: int | None, gathering: Gathering) -> 
 
 
 def class_of(tree: Any, where: str) -> str:
-    """The name of the class of the agent in a tree. Raises `SnapshotCorrupt` if that is none."""
+    """The name of the class of the agent in a tree. Raises `SnapshotCorruptError` if that is none."""
     check_fields(tree, _FIELDS, where)
     name = tree["state"].get("class")
     if type(name) is not str or PENDING in tree["state"]:
-        raise SnapshotCorrupt("the content is no agent that was at rest", where=where)
+        raise SnapshotCorruptError("the content is no agent that was at rest", where=where)
     return name
 
 
 async def thaw(tree: Any, line: AgentLine, where: str) -> AgentRecord:
-    """Save the agent of a tree under an id that is free. Raises `SnapshotExists` if it is not."""
+    """Save the agent of a tree under an id that is free. Raises `SnapshotExistsError` if it is not."""
     try:
         return await imported(line, tree)
-    except Conflict as error:
-        raise SnapshotExists(
+    except ConflictError as error:
+        raise SnapshotExistsError(
             error.what, where=line.where, hint="Restore it under another id: agent_id='…', or --id"
         ) from error
-    except TooLarge:
+    except TooLargeError:
         raise  # for this store, and not by the snapshot's fault
-    except (Invalid, Corrupt, Unsupported) as error:
-        raise SnapshotCorrupt(f"the content is no agent: {error}", where=where) from error
+    except (InvalidError, CorruptError, UnsupportedError) as error:
+        raise SnapshotCorruptError(f"the content is no agent: {error}", where=where) from error
 
 
 def line_of(store: Any, id: str) -> AgentLine:
-    """Where an agent is kept. Raises `SnapshotInvalid` for what is no store or no id."""
+    """Where an agent is kept. Raises `SnapshotInvalidError` for what is no store or no id."""
     if not isinstance(store, ScopedOperations):
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"a {type(store).__name__} is no store of Holdfast's", hint="restore(…, store=holdfast.open(…))"
         )
     try:
         return AgentLine(store._handle, id)
-    except Invalid as error:
-        raise SnapshotInvalid(error.what, where=error.where, hint=error.hint) from error
+    except InvalidError as error:
+        raise SnapshotInvalidError(error.what, where=error.where, hint=error.hint) from error

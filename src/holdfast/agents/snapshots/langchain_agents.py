@@ -27,7 +27,7 @@ from holdfast.agents.snapshots import strict_json
 from holdfast.agents.snapshots.json_values import check_fields, given_back, kept
 from holdfast.agents.snapshots.langchain_serde import Rules, dump, revive
 from holdfast.agents.snapshots.secret_scan import Gathering
-from holdfast.errors import SnapshotCorrupt, SnapshotInvalid, SnapshotUnsupported
+from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -80,14 +80,14 @@ class Code(NamedTuple):
 
 
 def freeze(agent: Graph, gathering: Gathering) -> dict[str, Any]:
-    """An agent as a tree of JSON. Raises `SnapshotUnsupported` where it cannot be taken apart."""
+    """An agent as a tree of JSON. Raises `SnapshotUnsupportedError` where it cannot be taken apart."""
     parts = _parts(agent)
     ours = [tool for tool in parts.tools if isinstance(tool, BaseTool)]
     others = [tool for tool in parts.tools if not isinstance(tool, BaseTool)]
     config = {key: value for key, value in (agent.config or {}).items() if value}
     strange = sorted(config.keys() - set(_CONFIG))
     if strange:
-        raise SnapshotUnsupported(
+        raise SnapshotUnsupportedError(
             f"the agent was configured with {strange[0]}, which is code",
             where=f"config.{strange[0]}",
             hint="Take the snapshot of the agent without it, and configure what you restore",
@@ -119,7 +119,7 @@ def _held(agent: Graph) -> dict[str, Any]:
     node = agent.builder.nodes.get("model")
     function = getattr(node.runnable, "func", None) if node is not None else None
     if not isinstance(function, FunctionType) or (function.__module__, function.__qualname__) != _MODEL_NODE:
-        raise SnapshotUnsupported(
+        raise SnapshotUnsupportedError(
             "this graph was not made by langchain.agents.create_agent",
             hint="Its nodes are code. Take snapshots of its model, prompts and messages, or keep its threads with "
             "HoldfastSaver",
@@ -133,7 +133,7 @@ def _parts(agent: Graph) -> Parts:
     try:
         return Parts(*(held[name] for name in _HELD))
     except KeyError as error:
-        raise SnapshotUnsupported(
+        raise SnapshotUnsupportedError(
             f"this release of LangChain makes agents in another way: there is no {error}",
             hint="Take snapshots of its model, prompt and messages by themselves, and tell us of the release",
         ) from error
@@ -232,17 +232,17 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
     # The name of a model would do for create_agent, which then makes one that nobody allowed.
     is_model = isinstance(model, Runnable) and hasattr(model, "bind_tools")  # also one with settings bound to it
     if not is_model or not isinstance(prompt, SystemMessage | None):
-        raise SnapshotCorrupt("the model or the system prompt in the content is none", where=where)
+        raise SnapshotCorruptError("the model or the system prompt in the content is none", where=where)
     others, config = given_back(tree["provider_tools"], where), given_back(tree["config"], where)
     if type(others) is not list or not all(type(each) is dict for each in others):
-        raise SnapshotCorrupt("the tools of the provider in the content are none", where=where)
+        raise SnapshotCorruptError("the tools of the provider in the content are none", where=where)
     _check_config(config, where)
     _check_names(tree, code, where)
     chosen = code.response_format
     told = tree["response_format"]
     if told is not None and chosen is None:
         if told.get("given") is not False:
-            raise SnapshotInvalid(
+            raise SnapshotInvalidError(
                 "the agent answers in a format whose class is not in the snapshot",
                 where=where,
                 hint="restore(…, response_format=…)",
@@ -264,7 +264,7 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
             **settings,
         )
     except Exception as error:  # whatever LangChain and the middleware raise
-        raise SnapshotInvalid(f"LangChain cannot make the agent again: {error}", where=where) from error
+        raise SnapshotInvalidError(f"LangChain cannot make the agent again: {error}", where=where) from error
     if not code.accept_changes:
         _check_shape(tree["shape"], _shape(agent, _parts(agent)), where)
     return agent.with_config(config)
@@ -272,9 +272,9 @@ def thaw(tree: dict[str, Any], rules: Rules, code: Code, settings: Mapping[str, 
 
 def _check_config(config: Any, where: str) -> None:
     if type(config) is not dict or not all(isinstance(value, _CONFIG.get(key, ())) for key, value in config.items()):
-        raise SnapshotCorrupt("the configuration in the content is none", where=where)
+        raise SnapshotCorruptError("the configuration in the content is none", where=where)
     if any(str(key).startswith("__") for key in config.get("configurable", ())):
-        raise SnapshotCorrupt("the configuration in the content has what is LangGraph's own", where=where)
+        raise SnapshotCorruptError("the configuration in the content has what is LangGraph's own", where=where)
 
 
 def _check_names(tree: dict[str, Any], code: Code, where: str) -> None:
@@ -284,7 +284,7 @@ def _check_names(tree: dict[str, Any], code: Code, where: str) -> None:
         if not all(type(name) is str for name in (*tools, *middleware)):
             raise TypeError("a name is no text")
     except (KeyError, TypeError) as error:
-        raise SnapshotCorrupt("the content names no tools", where=where) from error
+        raise SnapshotCorruptError("the content names no tools", where=where) from error
     had = {_called(tool) for tool in (*code.tools, *(t for m in code.middleware for t in getattr(m, "tools", ())))}
     wrapped = {getattr(each, "name", "") for each in code.middleware}
     for what, missing in (
@@ -292,7 +292,7 @@ def _check_names(tree: dict[str, Any], code: Code, where: str) -> None:
         ("middleware", [name for name in middleware if name not in wrapped]),
     ):
         if missing:
-            raise SnapshotInvalid(
+            raise SnapshotInvalidError(
                 f"the agent has {what} that {'were' if what == 'tools' else 'was'} not given: {', '.join(missing)}",
                 where=where,
                 hint=f"restore(…, {what}=[{', '.join(missing)}]): code is not in a snapshot",
@@ -318,7 +318,7 @@ def _check_shape(told: dict[str, Any], found: dict[str, Any], where: str) -> Non
             differing.append(f"{part} ({', '.join(names)})")
         else:
             differing.append(part)
-    raise SnapshotInvalid(
+    raise SnapshotInvalidError(
         f"the agent would not be the one that was frozen; these differ: {', '.join(differing) or 'its parts'}",
         where=where,
         hint="Give the tools, middleware and schemas that it had, or accept_changes=True to go on with these",

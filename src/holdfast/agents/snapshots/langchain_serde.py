@@ -25,11 +25,11 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
 from holdfast.agents.snapshots.secret_scan import Gathering, told
 from holdfast.errors import (
-    Config,
-    SnapshotCorrupt,
-    SnapshotInvalid,
-    SnapshotRefused,
-    SnapshotUnsupported,
+    ConfigError,
+    SnapshotCorruptError,
+    SnapshotInvalidError,
+    SnapshotRefusedError,
+    SnapshotUnsupportedError,
 )
 
 Allowed: TypeAlias = "str | type | Iterable[str | type]"
@@ -49,7 +49,8 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 def dump(value: Any, path: str, gathering: Gathering) -> Any:
-    """A value as a tree of JSON. Raises `SnapshotUnsupported` or `SnapshotRefused`, with the path to the fault."""
+    """A value as a tree of JSON. Raises `SnapshotUnsupportedError` or `SnapshotRefusedError`, with the path to the
+    fault."""
     _Checking(gathering).value(value, path, told=False)
     return dumpd(value)
 
@@ -68,22 +69,22 @@ class _Checking:
         """Check a value. `told` is true for what was said or read, where a field named `password` is only talk."""
         if isinstance(value, Serializable | dict | list | tuple):
             if id(value) in self._open:
-                raise SnapshotUnsupported("the value contains itself", where=path)
+                raise SnapshotUnsupportedError("the value contains itself", where=path)
             self._open.add(id(value))
             try:
                 self._container(value, path, told)
             except RecursionError:
-                raise SnapshotUnsupported("the value nests too deeply", where=path[:200]) from None
+                raise SnapshotUnsupportedError("the value nests too deeply", where=path[:200]) from None
             finally:
                 self._open.discard(id(value))
         elif isinstance(value, SecretStr | SecretBytes):
-            raise SnapshotRefused(
+            raise SnapshotRefusedError(
                 "a secret stands where its class does not declare one", where=path, hint="Declare it in lc_secrets"
             )
         elif type(value) is float and not math.isfinite(value):
-            raise SnapshotUnsupported(f"JSON has no {value}", where=path)
+            raise SnapshotUnsupportedError(f"JSON has no {value}", where=path)
         elif type(value) not in _SCALARS:
-            raise SnapshotUnsupported(
+            raise SnapshotUnsupportedError(
                 f"a {_name(type(value))} cannot be kept: LangChain does not serialize it",
                 where=path,
                 hint="Leave it out, or give it again when you restore. Functions and tools are code, not data",
@@ -98,16 +99,16 @@ class _Checking:
             for index, item in enumerate(value):
                 self.value(item, f"{path}[{index}]", told=told)
         else:
-            raise SnapshotUnsupported(
+            raise SnapshotUnsupportedError(
                 f"a {_name(type(value))} would come back as a list", where=path, hint="Make it a list"
             )
 
     def _object(self, value: Serializable, path: str, told: bool) -> None:
         if self._inside_data:
-            raise SnapshotUnsupported("an object stands in data that looks like an object's", where=path)
+            raise SnapshotUnsupportedError("an object stands in data that looks like an object's", where=path)
         shown = value.to_json()
         if shown["type"] != "constructor":
-            raise SnapshotUnsupported(
+            raise SnapshotUnsupportedError(
                 f"a {_name(type(value))} cannot be kept: it says of itself that it is not serializable",
                 where=path,
                 hint="Its class has to return True from is_lc_serializable()",
@@ -122,13 +123,13 @@ class _Checking:
                 self._gathering.found_secret(item["id"][0], own)
                 continue
             if isinstance(own, dict) and own != item:  # the same, somewhere inside: `load` would leave the mark there
-                raise SnapshotUnsupported(
+                raise SnapshotUnsupportedError(
                     f"{_name(type(value))} declares a secret inside of a field, which LangChain does not give back",
                     where=at,
                     hint="Have the class keep it in a field of its own",
                 )
             if key == "template_format" and item == "jinja2":
-                raise SnapshotRefused(
+                raise SnapshotRefusedError(
                     "templates of jinja2 can run code, and LangChain does not load them",
                     where=at,
                     hint="Use an f-string or mustache template",
@@ -145,7 +146,7 @@ class _Checking:
         for key, item in value.items():
             at = f"{path}.{key}"
             if type(key) is not str:
-                raise SnapshotUnsupported(f"the key {key!r} is no text", where=path, hint="Make it one")
+                raise SnapshotUnsupportedError(f"the key {key!r} is no text", where=path, hint="Make it one")
             if not told:
                 self._gathering.check_field(key, item, at)
             self.value(item, at, told=told)
@@ -180,14 +181,15 @@ class Rules(NamedTuple):
 
 
 def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, names: Iterable[str]) -> Rules:
-    """The rules by which to revive. `names` are the secrets that the snapshot asks for. Raises `SnapshotInvalid`."""
+    """The rules by which to revive. `names` are the secrets that the snapshot asks for. Raises
+    `SnapshotInvalidError`."""
     lists = "core"
     mappings: dict[tuple[str, ...], tuple[str, ...]] = {}
     spaces: list[str] = []
     for each in (allow,) if isinstance(allow, str | type) else allow:
         if isinstance(each, str):
             if each not in _LISTS:
-                raise SnapshotInvalid(
+                raise SnapshotInvalidError(
                     f"{each!r} is no list of classes", hint="Give classes, or 'messages', 'core' or 'all'"
                 )
             lists = each
@@ -200,7 +202,7 @@ def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, 
         known = {name: os.environ[name] for name in names if os.environ.get(name)} | known
     missing = sorted(set(names) - known.keys())
     if missing:
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"the snapshot needs secrets that were not given: {', '.join(missing)}",
             hint=f"restore(…, secrets={{{missing[0]!r}: …}}), or secrets_from_env=True",
         )
@@ -210,17 +212,18 @@ def rules(allow: Allowed, secrets: Mapping[str, Any] | None, *, from_env: bool, 
 def _allowed(given: Any) -> type[Serializable]:
     """A class that the caller allows, if LangChain will find it where it says that it is."""
     if not (isinstance(given, type) and issubclass(given, Serializable)):
-        raise SnapshotInvalid(f"{given!r} is no class that LangChain serializes", hint="allow=[MyChatModel]")
+        raise SnapshotInvalidError(f"{given!r} is no class that LangChain serializes", hint="allow=[MyChatModel]")
     found: object = getattr(sys.modules.get(given.__module__), given.__name__, None)
     if found is not given:
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"{_name(given)} is not to be found where it says that it is", hint="Define it at the top of a module"
         )
     return given
 
 
 def revive(tree: Any, path: str, rules: Rules) -> Any:
-    """The value of a tree. Raises `SnapshotRefused`, `SnapshotCorrupt` or `SnapshotInvalid`, with the path."""
+    """The value of a tree. Raises `SnapshotRefusedError`, `SnapshotCorruptError` or `SnapshotInvalidError`, with the
+    path."""
     reviver = Reviver(rules.lists, additional_import_mappings=rules.mappings)  # type: ignore[arg-type]
     asked = _check(tree, path, reviver, rules)
     try:
@@ -233,11 +236,11 @@ def revive(tree: Any, path: str, rules: Rules) -> Any:
             additional_import_mappings=rules.mappings,
         )
     except ModuleNotFoundError as error:
-        raise Config(
+        raise ConfigError(
             f"the snapshot needs {error.name}, which is not installed", hint="Install it", code="not-installed"
         ) from error
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"LangChain cannot make it again: {_told_of(error, rules)[:500]}",
             where=path,
             hint="See whether the versions of LangChain are those that the snapshot was made with",
@@ -302,14 +305,14 @@ def _check_made(made: Any, path: str, asked: set[_Asked]) -> None:
             left += value.values() if isinstance(value, dict) else value
             continue
         if getattr(value, "template_format", None) == "jinja2":
-            raise SnapshotRefused("templates of jinja2 can run code, and are not read", where=path)
+            raise SnapshotRefusedError("templates of jinja2 can run code, and are not read", where=path)
         if asked and isinstance(value, Serializable):
             shown: Mapping[str, Any] = value.to_json()
             kwargs = shown.get("kwargs", {}).items()
             declared |= {_Asked(shown["id"][-1], key, item["id"][0]) for key, item in kwargs if _is_marker(item)}
         left += value.__dict__.values()
     for wrong in sorted(asked - declared):
-        raise SnapshotRefused(
+        raise SnapshotRefusedError(
             f"the snapshot asks for the secret {wrong.secret} in {wrong.field} of {wrong.cls}, which does not say that "
             "this is one",
             where=path,
@@ -322,9 +325,9 @@ def _checked_secret(
 ) -> tuple[str, str, str]:
     id = value.get("id")
     if type(value["lc"]) is not int or set(value) != {"lc", "type", "id"} or type(id) is not list or len(id) != 1:
-        raise SnapshotCorrupt("this is no place for a secret that LangChain writes", where=at)
+        raise SnapshotCorruptError("this is no place for a secret that LangChain writes", where=at)
     if holder is None or type(id[0]) is not str or id[0] not in rules.secrets:
-        raise SnapshotRefused(
+        raise SnapshotRefusedError(
             f"the snapshot asks for a secret where none belongs: {id[0]!r}",
             where=at,
             hint="It may have been made to have the secret told to somebody",
@@ -335,18 +338,18 @@ def _checked_secret(
 def _checked_id(value: dict[str, Any], at: str, reviver: Reviver) -> tuple[str, ...]:
     id, kwargs = value.get("id"), value.get("kwargs")
     if value.get("type") == "not_implemented":
-        raise SnapshotCorrupt("an object is in it of which LangChain kept only the name", where=at)
+        raise SnapshotCorruptError("an object is in it of which LangChain kept only the name", where=at)
     if type(value["lc"]) is not int or value["lc"] != 1 or value.get("type") != "constructor":
-        raise SnapshotCorrupt("this is no object that LangChain writes", where=at)
+        raise SnapshotCorruptError("this is no object that LangChain writes", where=at)
     if type(kwargs) is not dict or not value.keys() <= _OBJECT_KEYS or type(id) is not list or len(id) < 2:
-        raise SnapshotCorrupt("this is no object that LangChain writes", where=at)
+        raise SnapshotCorruptError("this is no object that LangChain writes", where=at)
     if not all(type(part) is str and _NAME.fullmatch(part) for part in id):
-        raise SnapshotCorrupt("this is no name of a class", where=at)
+        raise SnapshotCorruptError("this is no name of a class", where=at)
     if reviver.allowed_class_paths is None or tuple(id) not in reviver.allowed_class_paths:
         # That of a class in the caller's own script has the like, `__main__`, and is in order if he allows it.
         if any(part.startswith("__") for part in id if part != "__main__"):
-            raise SnapshotCorrupt("this is no name of a class", where=at)
-        raise SnapshotRefused(
+            raise SnapshotCorruptError("this is no name of a class", where=at)
+        raise SnapshotRefusedError(
             f"objects of {'.'.join(id)} are not allowed",
             where=at,
             hint=f"If you trust the snapshot: restore(…, allow=[{id[-1]}]), or allow='all' for what LangChain lists",

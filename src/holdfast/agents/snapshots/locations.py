@@ -16,14 +16,14 @@ from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Call
 from holdfast.backends.urls import split_options, without_password
 from holdfast.errors import (
-    Config,
-    Denied,
+    ConfigError,
+    DeniedError,
     HoldfastError,
-    SnapshotCorrupt,
-    SnapshotExists,
-    SnapshotInvalid,
-    SnapshotNotFound,
-    Unavailable,
+    SnapshotCorruptError,
+    SnapshotExistsError,
+    SnapshotInvalidError,
+    SnapshotNotFoundError,
+    UnavailableError,
 )
 
 SUFFIX = ".hfsnap"
@@ -50,11 +50,11 @@ class Place(ABC):
 
     @abstractmethod
     async def read(self, most: int) -> bytes:
-        """The first so many bytes, or all if there are fewer. Raises `SnapshotNotFound`."""
+        """The first so many bytes, or all if there are fewer. Raises `SnapshotNotFoundError`."""
 
     @abstractmethod
     async def write(self, data: bytes, *, overwrite: bool) -> None:
-        """Have these bytes there, durably, all of them or none. Raises `SnapshotExists`."""
+        """Have these bytes there, durably, all of them or none. Raises `SnapshotExistsError`."""
 
     @abstractmethod
     async def exists(self) -> bool:
@@ -62,7 +62,7 @@ class Place(ABC):
 
     @abstractmethod
     async def delete(self) -> None:
-        """Remove it. Raises `SnapshotNotFound`."""
+        """Remove it. Raises `SnapshotNotFoundError`."""
 
 
 class Folder(ABC):
@@ -87,7 +87,7 @@ def place_of(target: Target, options: Mapping[str, Any], *, named: bool = False)
     scheme = _scheme(text) if isinstance(target, str) else ""
     last = text.partition("?")[0] if scheme else text
     if named and (not last.endswith(SUFFIX) or last.endswith(f"/{SUFFIX}") or last == SUFFIX):
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"the name of a snapshot ends in {SUFFIX}", where=without_password(text), hint=f"agent{SUFFIX}, for one"
         )
     if scheme in BUCKETS:
@@ -112,9 +112,9 @@ def _text(target: Target) -> str:
     given: Any = target
     text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
-        raise SnapshotInvalid(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
+        raise SnapshotInvalidError(f"{target!r} is neither a path nor a URL", hint=f"agent{SUFFIX}, or s3://bucket/…")
     if "\0" in text:
-        raise SnapshotInvalid("there is a NUL in the name", where=repr(text)[:100])
+        raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
     return text
 
 
@@ -123,7 +123,7 @@ def _scheme(text: str) -> str:
     if not colon or "/" in scheme:
         return ""
     if scheme != "file" and scheme not in BUCKETS:
-        raise Config(
+        raise ConfigError(
             f"snapshots are not kept at {scheme}://",
             where=without_password(text),
             hint="Name a file, or s3://bucket/…, gs://bucket/…, az://container/…",
@@ -136,13 +136,13 @@ def _path(text: str, scheme: str, options: Mapping[str, Any]) -> Path:
     if scheme:
         rest = unquote(rest.removeprefix("file:///"))
         if "://" in rest or "?" in rest or not rest:
-            raise Config(
+            raise ConfigError(
                 "this names no file",
                 where=without_password(text),
                 hint=f"file:///agent{SUFFIX} is a file here, file:////srv/agent{SUFFIX} one anywhere",
             )
         if "\0" in rest:
-            raise SnapshotInvalid("there is a NUL in the name", where=repr(text)[:100])
+            raise SnapshotInvalidError("there is a NUL in the name", where=repr(text)[:100])
     return Path(rest)
 
 
@@ -175,7 +175,7 @@ class FilePlace(Place):
             file = os.open(self._path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise SnapshotCorrupt("this is no file", where=self.where)
+                    raise SnapshotCorruptError("this is no file", where=self.where)
                 parts, left = [], most
                 while left > 0 and (part := os.read(file, min(left, 1 << 24))):
                     parts.append(part)
@@ -215,7 +215,7 @@ class FilePlace(Place):
     def _delete(self) -> None:
         try:
             if not stat.S_ISREG(self._path.lstat().st_mode):
-                raise SnapshotInvalid(
+                raise SnapshotInvalidError(
                     "this is a link or a directory, and no file",
                     where=self.where,
                     hint="Name the snapshot itself",
@@ -227,17 +227,17 @@ class FilePlace(Place):
 
     def _failed(self, error: OSError, done: str) -> HoldfastError:
         if isinstance(error, FileExistsError):
-            return SnapshotExists("there is a file of this name", where=self.where, hint=TAKEN)
+            return SnapshotExistsError("there is a file of this name", where=self.where, hint=TAKEN)
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
             if done == "written":
-                return Config("there is no such directory", where=str(self._path.parent), hint="Make it first")
-            return SnapshotNotFound("there is no snapshot", where=self.where, hint="See what there is: list")
+                return ConfigError("there is no such directory", where=str(self._path.parent), hint="Make it first")
+            return SnapshotNotFoundError("there is no snapshot", where=self.where, hint="See what there is: list")
         what = f"the file cannot be {done}: {error.strerror or error}"
         if isinstance(error, PermissionError):
-            return Denied(what, where=self.where)
+            return DeniedError(what, where=self.where)
         if isinstance(error, IsADirectoryError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            return SnapshotInvalid(what, where=self.where)
-        return Unavailable(what, where=self.where, hint="Look at the disk, and try again", code="write-failed")
+            return SnapshotInvalidError(what, where=self.where)
+        return UnavailableError(what, where=self.where, hint="Look at the disk, and try again", code="write-failed")
 
 
 TAKEN = "Take another name, or overwrite it: overwrite=True"
@@ -287,7 +287,7 @@ class FileFolder(Folder):
                     problem = "" if stat.S_ISREG(status.st_mode) else "this is a link or a directory, and no file"
                     found.append(Entry(entry.name, status.st_size, status.st_mtime, problem))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise SnapshotNotFound("there is no such directory", where=str(self._path)) from error
+            raise SnapshotNotFoundError("there is no such directory", where=str(self._path)) from error
         except OSError as error:
-            raise Denied(f"the directory cannot be read: {error.strerror}", where=str(self._path)) from error
+            raise DeniedError(f"the directory cannot be read: {error.strerror}", where=str(self._path)) from error
         return sorted(found)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.errors import SnapshotInvalid, SnapshotRefused
+from holdfast.errors import SnapshotInvalidError, SnapshotRefusedError
 
 _LOOKS_SECRET = re.compile(
     r"(api|private|access|account|signing|encryption)[-_]?key|passw(or)?d|^pwd$|passphrase|secret|authorization|bearer"
@@ -34,7 +34,7 @@ def told(secrets: Mapping[str, Any] | None) -> dict[str, str]:
     for name, value in (secrets or {}).items():
         plain = _plain(value)
         if not isinstance(plain, str) or not plain:
-            raise SnapshotInvalid(f"the secret {name} is no text, or an empty one")
+            raise SnapshotInvalidError(f"the secret {name} is no text, or an empty one")
         found[str(name)] = plain
     return found
 
@@ -63,7 +63,7 @@ class Gathering:
         """Classes that `restore` has to allow."""
         self._values: dict[str, str] = {}
         if isinstance(not_secret, str):
-            raise SnapshotInvalid("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
+            raise SnapshotInvalidError("not_secret is a list of names of fields", hint=f"not_secret=[{not_secret!r}]")
         self._not_secret = frozenset(not_secret)
         self._values |= {value: name for name, value in told(secrets).items()}
 
@@ -80,7 +80,7 @@ class Gathering:
             return
         looks = type(value) is str and _HOLDS_SECRET.match(value)
         if looks or (_LOOKS_SECRET.search(name) and _has_text(value)):
-            raise SnapshotRefused(
+            raise SnapshotRefusedError(
                 f"the field {name!r} looks like a secret, or holds one, and would be in the file in clear",
                 where=path,
                 hint=f"Leave it out, have the class of LangChain's declare it in lc_secrets, or say that it is none: "
@@ -112,7 +112,7 @@ class Gathering:
                 left += [(item, f"{at}[{index}]") for index, item in enumerate(value)]
             elif type(value) is str and (found := held.search(value)):
                 name = self._values[found.group()]
-                raise SnapshotRefused(
+                raise SnapshotRefusedError(
                     f"the value of the secret {name} would be in the file",
                     where=held.sub("…", at),
                     hint="Take it out of the text, the headers or the settings where it stands",

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from holdfast.errors import SnapshotCorrupt, SnapshotTooLarge
+from holdfast.errors import SnapshotCorruptError, SnapshotTooLargeError
 
 MAX_DEPTH = 200
 """How deep lists and objects may nest. LangChain revives them by recursion, two calls a level."""
@@ -30,7 +30,7 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def read(data: bytes, where: str) -> Any:
-    """The value that a document holds. Raises `SnapshotCorrupt` or `SnapshotTooLarge`."""
+    """The value that a document holds. Raises `SnapshotCorruptError` or `SnapshotTooLargeError`."""
     check_shape(data, where)
     try:
         return json.loads(
@@ -41,7 +41,7 @@ def read(data: bytes, where: str) -> Any:
             parse_int=_int,
         )
     except (ValueError, RecursionError) as error:
-        raise SnapshotCorrupt(f"this is no sound JSON: {error}", where=where) from error
+        raise SnapshotCorruptError(f"this is no sound JSON: {error}", where=where) from error
 
 
 def write(value: Any) -> bytes:
@@ -59,12 +59,12 @@ def check_shape(data: bytes, where: str) -> None:
     bare = _TEXTS.sub(b"", data)
     brackets = bare.translate(None, _ALL_BUT_BRACKETS)
     if bare.count(b",") + _CONTAINER * (len(brackets) // 2) > MAX_VALUES:
-        raise SnapshotTooLarge(f"the content holds more than {MAX_VALUES:,} values", where=where)
+        raise SnapshotTooLargeError(f"the content holds more than {MAX_VALUES:,} values", where=where)
     depth = 0
     for bracket in brackets:
         depth += 1 if bracket in b"[{" else -1
         if depth > MAX_DEPTH:
-            raise SnapshotCorrupt(f"lists and objects nest more than {MAX_DEPTH} deep", where=where)
+            raise SnapshotCorruptError(f"lists and objects nest more than {MAX_DEPTH} deep", where=where)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

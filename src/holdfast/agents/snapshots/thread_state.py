@@ -9,7 +9,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from holdfast.agents.snapshots.json_values import check_fields, given_back, kept
 from holdfast.agents.snapshots.secret_scan import Gathering
-from holdfast.errors import SnapshotCorrupt, SnapshotInvalid, SnapshotUnsupported
+from holdfast.errors import SnapshotCorruptError, SnapshotInvalidError, SnapshotUnsupportedError
 
 _FIELDS = {"thread": str, "namespace": str, "checkpoint": dict, "metadata": dict, "writes": list}
 _CHECKPOINT = {"v": int, "id": str, "ts": str, "channel_values": dict, "channel_versions": dict, "versions_seen": dict}
@@ -19,19 +19,21 @@ def freeze(agent: CompiledStateGraph[Any, Any, Any, Any], config: Any, gathering
     """The thread that a config names, as a tree of JSON. Waits for the agent's checkpointer."""
     saver = agent.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             "a thread was named, and the agent has no checkpointer", hint="Leave the config out to freeze it alone"
         )
     slow = sorted(name for name, channel in agent.channels.items() if type(channel).__name__ == "DeltaChannel")
     if slow:
-        raise SnapshotUnsupported(
+        raise SnapshotUnsupportedError(
             f"the channel {slow[0]} keeps differences only, which lie in many checkpoints",
             where=f"thread.{slow[0]}",
             hint="Keep such threads with HoldfastSaver, and copy them with `holdfast copy`",
         )
     found = saver.get_tuple(config)
     if found is None:
-        raise SnapshotInvalid(f"there is no such thread: {config!r}", hint="Freeze an agent after it has run there")
+        raise SnapshotInvalidError(
+            f"there is no such thread: {config!r}", hint="Freeze an agent after it has run there"
+        )
     gathering.check_names(found.metadata, "thread.metadata")  # LangGraph puts there what runs were configured with
     place = found.config["configurable"]
     tree = {
@@ -52,17 +54,17 @@ def thaw(tree: Any, saver: BaseCheckpointSaver[Any], thread: str | None, where: 
     fits = all(isinstance(checkpoint.get(name), kind) for name, kind in _CHECKPOINT.items())
     fits = fits and all(isinstance(each, str | int | float) for each in checkpoint["channel_versions"].values())
     if not fits or not isinstance(held["metadata"].get("step"), int):
-        raise SnapshotCorrupt("the thread in the content has no checkpoint", where=where)
+        raise SnapshotCorruptError("the thread in the content has no checkpoint", where=where)
     by_task: dict[str, list[tuple[str, Any]]] = {}
     for write in held["writes"]:
         if type(write) is not list or len(write) != 3 or not all(isinstance(name, str) for name in write[:2]):
-            raise SnapshotCorrupt("a write in the content is none", where=where)
+            raise SnapshotCorruptError("a write in the content is none", where=where)
         task, channel, value = write
         by_task.setdefault(task, []).append((channel, value))
     name = held["thread"] if thread is None else thread
     config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": held["namespace"]}}
     if saver.get_tuple(config) is not None:
-        raise SnapshotInvalid(
+        raise SnapshotInvalidError(
             f"the checkpointer has a thread {name!r} already",
             where=where,
             hint="Restore it under another name: thread='…'",

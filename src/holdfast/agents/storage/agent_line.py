@@ -1,7 +1,7 @@
 """An agent's line: reading what was saved of it, and appending to it, strictly.
 
-Whoever saves names the step that it goes on from. If another one follows that step already, `Conflict` is raised and
-nothing is saved: no update is lost because its author did not know of another.
+Whoever saves names the step that it goes on from. If another one follows that step already, `ConflictError` is raised
+and nothing is saved: no update is lost because its author did not know of another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.engine.namespaces import AGENTS
 from holdfast.engine.row_format import Line, Point, readable
 from holdfast.engine.state_loader import Held
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import ConflictError, NotFoundError
 from holdfast.history.revisions import resolve
 from holdfast.security.handle import Handle
 
@@ -92,14 +92,14 @@ class AgentLine:
         return None if memo is None else memo.point
 
     async def point(self, version: int | None = None) -> Point:
-        """The last step, or the one that made a version. Raises `NotFound`."""
+        """The last step, or the one that made a version. Raises `NotFoundError`."""
         newest = await self.newest()
         if newest is None:
             raise self.unknown()
         if version is None:
             return newest
         if type(version) is not int or not 1 <= version <= newest.depth + 1:
-            raise NotFound(
+            raise NotFoundError(
                 f"the agent has no version {version!r}",
                 where=self.where,
                 hint=f"Its versions are those from 1 to {newest.depth + 1}",
@@ -110,7 +110,7 @@ class AgentLine:
         layout = Layout(await lines.branches(self.line))
         try:
             return await lines.find(self.line, layout.along(newest.branch, version - 1))
-        except NotFound as error:
+        except NotFoundError as error:
             raise self._not_there(f"version {version} of the agent is not there any more") from error
 
     async def follows(self, newest: Point, old: Point) -> bool:
@@ -123,16 +123,19 @@ class AgentLine:
         return bool(rows) and Point.of(rows[0]).hash == old.hash
 
     async def at(self, at: str | datetime) -> Point:
-        """The last step by a time, or the one that a revision names, such as the id of a step. Raises `NotFound`."""
+        """The last step by a time, or the one that a revision names, such as the id of a step. Raises
+        `NotFoundError`."""
         await self.point()
         text = at if isinstance(at, str) else f"HEAD@{{{validation.moment(at).isoformat()}}}"
         try:
             return await resolve(self.handle.engine, self.line, text)
-        except NotFound as error:
+        except NotFoundError as error:
             raise self._not_there(f"the agent has no step {text!r}"[:200]) from error
 
-    def _not_there(self, what: str) -> NotFound:
-        return NotFound(what, where=self.where, hint=f"See store.agents.history({self.id!r}) for those that are there")
+    def _not_there(self, what: str) -> NotFoundError:
+        return NotFoundError(
+            what, where=self.where, hint=f"See store.agents.history({self.id!r}) for those that are there"
+        )
 
     async def channels(self, point: Point) -> dict[bytes, Packed]:
         """What a step left, packed: all but the conversation."""
@@ -140,7 +143,7 @@ class AgentLine:
         return {pack_name(name): await part.packed((name,)) for name in await part.names() if name != CONVERSATION}
 
     async def record(self, point: Point, channels: Mapping[bytes, Packed] | None = None) -> AgentRecord:
-        """The agent as a step left it, of its channels if they are at hand. `Corrupt` if that cannot be read."""
+        """The agent as a step left it, of its channels if they are at hand. `CorruptError` if that cannot be read."""
         engine = self.handle.engine
         state = unpack_state(self.handle.codec, dict(channels or await self.channels(point)))
         head = await engine.heads.head(self.line, point)
@@ -227,16 +230,16 @@ class AgentLine:
         return newest
 
     async def save(self, *savings: Saving) -> list[Point]:
-        """Append steps, all or none. `Conflict` if another follows what one of them goes on from."""
+        """Append steps, all or none. `ConflictError` if another follows what one of them goes on from."""
         try:
             heads = await self.handle.engine.rebaser.save(*savings)
-        except (Conflict, NotFound) as error:
+        except (ConflictError, NotFoundError) as error:
             raise self.conflict() from error
         return [head.point for head in heads]
 
-    def conflict(self) -> Conflict:
+    def conflict(self) -> ConflictError:
         """The error for a save that another one came before."""
-        return Conflict(
+        return ConflictError(
             "the agent was saved by another meanwhile, or deleted", where=self.where, hint=HINT, code="agent-conflict"
         )
 
@@ -245,9 +248,9 @@ class AgentLine:
         """How errors name the agent."""
         return f"agent {self.id!r}"
 
-    def unknown(self) -> NotFound:
+    def unknown(self) -> NotFoundError:
         """The error for an agent that was never saved."""
-        return NotFound("there is no such agent", where=self.where, hint="See store.agents.list()")
+        return NotFoundError("there is no such agent", where=self.where, hint="See store.agents.list()")
 
 
 def id_of(line: Line) -> str | None:

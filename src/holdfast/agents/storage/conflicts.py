@@ -14,7 +14,7 @@ from holdfast.agents.storage.record import PENDING
 from holdfast.codec import Codec
 from holdfast.engine.model.merge import Clash, Resolution, merge
 from holdfast.engine.model.packed_state import PackedMap, pack_name, pack_state, unpack, unpack_name, unpack_state
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.history.paths import path_text
 
 MERGED = ("configuration", "fields", "context", "tools", "workflow", "metadata")
@@ -32,7 +32,8 @@ class Sides(NamedTuple):
 
 
 def resolved(codec: Codec, how: OnConflict, sides: Sides, where: str) -> dict[str, Any]:
-    """The channels to save in place of one's own, as values. `Conflict` if the sides cannot be brought together."""
+    """The channels to save in place of one's own, as values. `ConflictError` if the sides cannot be brought
+    together."""
     _check_standing(codec, sides, where)
     standing = {name: _picked(codec, sides, name, where) for name in _others(sides)}
     base, mine, theirs = (_only(side, MERGED) for side in sides)
@@ -41,10 +42,12 @@ def resolved(codec: Codec, how: OnConflict, sides: Sides, where: str) -> dict[st
     elif callable(how):
         made: Any = how(*(unpack_state(codec, each) for each in (base, mine, theirs)))
         if not isinstance(made, Mapping) or set(made) != set(MERGED):
-            raise Invalid(f"a resolver returns a dict of {', '.join(MERGED)}", where=where)
+            raise InvalidError(f"a resolver returns a dict of {', '.join(MERGED)}", where=where)
         wrong = [name for name in MERGED if not isinstance(made[name], Mapping)]
         if wrong:
-            raise Invalid(f"a resolver returns a dict as {wrong[0]}, not {type(made[wrong[0]]).__name__}", where=where)
+            raise InvalidError(
+                f"a resolver returns a dict as {wrong[0]}, not {type(made[wrong[0]]).__name__}", where=where
+            )
         # What cannot be saved is found before the agent takes it on.
         merged = unpack_state(codec, pack_state(codec, {name: dict(made[name]) for name in MERGED}))
     else:
@@ -97,7 +100,7 @@ def _both_added(clash: Clash) -> Resolution | None:
     return None
 
 
-def _refused(codec: Codec, clashes: tuple[Clash, ...], where: str) -> Conflict:
+def _refused(codec: Codec, clashes: tuple[Clash, ...], where: str) -> ConflictError:
     places = [path_text(tuple(_place(codec, each) for each in clash.path)) for clash in clashes]
     more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
     return _conflict(f"both sides changed {', '.join(places[:_SHOWN])}{more}", where)
@@ -107,8 +110,8 @@ def _place(codec: Codec, key: bytes | int | slice) -> Any:
     return codec.unpack(key) if isinstance(key, bytes) else key
 
 
-def _conflict(what: str, where: str) -> Conflict:
-    return Conflict(what, where=where, hint=HINT, code="agent-conflict")
+def _conflict(what: str, where: str) -> ConflictError:
+    return ConflictError(what, where=where, hint=HINT, code="agent-conflict")
 
 
 HINT = (

@@ -15,7 +15,7 @@ from holdfast.engine.model.operations import Set
 from holdfast.engine.model.packed_state import flatten, pack_name, pack_state, unpack_name, unpack_state
 from holdfast.engine.row_format import Point
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, HoldfastError, Invalid, Unsupported
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, UnsupportedError
 from holdfast.hooks.feature_hooks import calling
 
 FORMAT = 1
@@ -45,17 +45,17 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
     codec, where = line.handle.codec, f"document of agent {line.id!r}"
     tree = check(document)["state"]
     if not isinstance(tree, Mapping) or not all(isinstance(name, str) for name in tree):
-        raise Invalid("the state of the agent is a dict of channels", where=where)
+        raise InvalidError("the state of the agent is a dict of channels", where=where)
     state = {name: codec.from_json(value) for name, value in tree.items()}
     messages = state.pop(CONVERSATION, [])
     if not isinstance(messages, list):
-        raise Invalid("the conversation of the agent is a list", where=where)
+        raise InvalidError("the conversation of the agent is a list", where=where)
     now = to_datetime(line.handle.now())
     try:
         state["counts"] = {**state.get("counts", {}), "messages": len(messages)}
         record = record_of(line.id, state, 1, now, "", {})
     except (HoldfastError, TypeError) as error:
-        raise Invalid(f"this is no state of an agent: {error}", where=where) from None
+        raise InvalidError(f"this is no state of an agent: {error}", where=where) from None
     standing = Standing(record.status, record.state, record.pending)
     permit = await line.allow("write")
     if await line.newest() is not None:
@@ -84,7 +84,7 @@ async def imported(line: AgentLine, document: Mapping[str, Any]) -> AgentRecord:
     saving = line.saving("import", delta, None, about, events, permit, new_id(line.handle.now()))
     try:
         (point,) = await line.save(saving)
-    except Conflict as error:
+    except ConflictError as error:
         raise exists(line) from error
     call.done(1, point.id)
     return await line.record(point)
@@ -94,20 +94,20 @@ _SHOWN = ("configuration", "fields", "context", "tools", "workflow", "metadata")
 
 
 def check(document: object) -> Mapping[str, Any]:
-    """A document of an agent. `Invalid` if it is none."""
+    """A document of an agent. `InvalidError` if it is none."""
     if not isinstance(document, Mapping) or document.get("holdfast") != "agent" or "state" not in document:
-        raise Invalid("this is no document of an agent", hint="Give what store.agents.export(id) returned")
+        raise InvalidError("this is no document of an agent", hint="Give what store.agents.export(id) returned")
     if document.get("format") != FORMAT:
-        raise Unsupported(
+        raise UnsupportedError(
             f"the document has the format {document.get('format')!r}, and this release knows {FORMAT}",
             hint="Read it with the release that wrote it, or a later one",
         )
     return document
 
 
-def exists(line: AgentLine) -> Conflict:
+def exists(line: AgentLine) -> ConflictError:
     """The error for an agent that is there already."""
-    return Conflict(
+    return ConflictError(
         "there is an agent of this id already",
         where=line.where,
         hint="Bring it back with store.agents.restore, delete it, or use another id",

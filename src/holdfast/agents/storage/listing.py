@@ -21,7 +21,7 @@ from holdfast.engine.branch_graph import Layout, Place
 from holdfast.engine.model.scopes import Scope, normal, quoted
 from holdfast.engine.row_format import Line, Point, info_of
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import CorruptError, InvalidError
 from holdfast.security.handle import Handle
 
 _LAST = "\U0010ffff"
@@ -81,7 +81,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if self.status is not None and self.status not in STATUSES:
-            raise Invalid(f"the status is one of {', '.join(STATUSES)}, not {self.status!r}")
+            raise InvalidError(f"the status is one of {', '.join(STATUSES)}, not {self.status!r}")
 
     def shows(self, info: AgentInfo, metadata: Mapping[str, Any]) -> bool:
         """Whether an agent is one of them, given the wanted metadata as JSON has it."""
@@ -131,7 +131,7 @@ async def _info(handle: Handle, id: str, row: Row, point: Point) -> AgentInfo:
         line = AgentLine(handle, id)
         try:
             metadata = handle.codec.to_plain(await handle.engine.partial(line.line, point).value(("metadata",)))
-        except Corrupt:
+        except CorruptError:
             metadata, damaged = {}, True
     return AgentInfo(
         id,

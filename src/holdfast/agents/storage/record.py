@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 Status: TypeAlias = Literal[
     "created", "starting", "running", "pausing", "paused", "resuming", "stopping", "stopped", "failed"
@@ -68,9 +68,9 @@ class Pending:
         try:
             found = cls(**value)
         except TypeError as error:
-            raise Corrupt(f"what is under way cannot be read: {error}", where=where) from None
+            raise CorruptError(f"what is under way cannot be read: {error}", where=where) from None
         if not all(isinstance(getattr(found, name), kind) for name, kind in _PENDING.items()):
-            raise Corrupt("what is under way cannot be read: it is not what an agent saves", where=where)
+            raise CorruptError("what is under way cannot be read: it is not what an agent saves", where=where)
         return found
 
 
@@ -124,20 +124,23 @@ class AgentRecord:
 def record_of(
     id: str, state: Mapping[str, Any], version: int, updated: datetime, checkpoint: str, notes: Mapping[str, Any]
 ) -> AgentRecord:
-    """The record of an agent, of its channels but for the conversation. `Corrupt` if they are not those of an agent."""
+    """The record of an agent, of its channels but for the conversation. `CorruptError` if they are not those of an
+    agent."""
     where = f"agent {id!r}"
     for name, kind in _TYPES.items():
         if name not in state:
-            raise Corrupt(f"the agent has no {name}", where=where, hint="Fall back to the last good state, or repair")
+            raise CorruptError(
+                f"the agent has no {name}", where=where, hint="Fall back to the last good state, or repair"
+            )
         if not isinstance(state[name], kind):
             found = type(state[name]).__name__
-            raise Corrupt(f"the {name} of the agent is {found}, and not {kind.__name__}", where=where)
+            raise CorruptError(f"the {name} of the agent is {found}, and not {kind.__name__}", where=where)
     if state["status"] not in STATUSES:
-        raise Corrupt(f"there is no status {state['status']!r}", where=where)
+        raise CorruptError(f"there is no status {state['status']!r}", where=where)
     pending = state.get(PENDING)
     messages, tokens = (state["counts"].get(name, 0) for name in ("messages", "tokens"))
     if not all(type(each) is int and each >= 0 for each in (messages, tokens)):
-        raise Corrupt("the counts of the agent are not numbers of messages and tokens", where=where)
+        raise CorruptError("the counts of the agent are not numbers of messages and tokens", where=where)
     return AgentRecord(
         id,
         state["class"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.agents.definition.state_machine import Machine
 from holdfast.agents.storage.transition_log import ROLLBACK, Changed, place
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _against(change: Changed, machine: Machine, state: str) -> str:
         return ""
     try:
         targets = dict.fromkeys(way.target for way in machine.ways(change.trigger, state))
-    except Invalid as error:
+    except InvalidError as error:
         return error.what
     if change.target not in targets:
         return f"{change.trigger!r} leads from {state!r} to {' or '.join(map(repr, targets))}, not {change.target!r}"

@@ -14,7 +14,7 @@ from holdfast.backends.interface import Row, Scan
 from holdfast.backends.tables import EVENTS
 from holdfast.engine.row_format import open_event
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 ROLLBACK = "rollback"
 """The trigger of a rollback, in the rows of transitions."""
@@ -75,7 +75,7 @@ async def transitions(
     where the oldest do. Nothing beyond the page is read.
     """
     if type(limit) is not int or limit < 1:
-        raise Invalid(f"the limit is a number from 1 on, not {limit!r}")
+        raise InvalidError(f"the limit is a number from 1 on, not {limit!r}")
     await line.allow("read")
     if before is None and after is None and await line.newest() is None:
         raise line.unknown()
@@ -122,7 +122,7 @@ def place(cursor: str) -> tuple[str, int]:
     """Where a cursor points."""
     id, between, number = cursor.rpartition(" ")
     if not between or not number.isdecimal():
-        raise Invalid("this is no cursor of transitions", where=ascii(cursor)[:80], hint="Give the cursor of one")
+        raise InvalidError("this is no cursor of transitions", where=ascii(cursor)[:80], hint="Give the cursor of one")
     return id, int(number)
 
 

@@ -15,7 +15,7 @@ from holdfast.agents.storage.record import CONVERSATION, Pending
 from holdfast.agents.transfer.offer import TRANSFER, Offer
 from holdfast.engine.events import Event
 from holdfast.engine.model.packed_state import as_items
-from holdfast.errors import Conflict, Uncertain
+from holdfast.errors import ConflictError, OutcomeUnknownError
 
 
 async def hand_over(
@@ -31,7 +31,7 @@ async def hand_over(
         await giver.settle()
         await receiver.settle()
         if not under_way(giver, offer.id):
-            raise Conflict("the transfer was resolved by another meanwhile", where=giver.where)
+            raise ConflictError("the transfer was resolved by another meanwhile", where=giver.where)
         changes = (_Changed(giver), _Changed(receiver))
         attempts: list[Attempt] = []
         try:
@@ -88,7 +88,7 @@ def _change(giver: Keeper, receiver: Keeper, offer: Offer, more: Mapping[str, An
 async def _send(giver: Keeper, receiver: Keeper, mine: Attempt, other: Attempt) -> None:
     try:
         points = await giver.sent(mine, other)
-    except (Uncertain, Conflict):  # what got no answer may be tried again below, and find itself
+    except (OutcomeUnknownError, ConflictError):  # what got no answer may be tried again below, and find itself
         newest = [await keeper.line.newest() for keeper in (giver, receiver)]
         points = [point for point in newest if point is not None]
         if [point.id for point in points] != [mine.saving.id, other.saving.id]:

@@ -9,7 +9,7 @@ from holdfast.agents.runtime.persister import Keeper
 from holdfast.agents.runtime.placeholder import Revive, StandIn
 from holdfast.agents.transfer.offer import TRANSFER, Offer, recovered
 from holdfast.agents.transfer.transfer import RECENT, Handing, acknowledge
-from holdfast.errors import Denied, Invalid, NotFound
+from holdfast.errors import DeniedError, InvalidError, NotFoundError
 
 
 async def recover_transfer(
@@ -23,7 +23,7 @@ async def recover_transfer(
     """
     pending = keeper.data.pending
     if pending is None or pending.kind != TRANSFER:
-        raise Invalid("no transfer is under way", where=keeper.where)
+        raise InvalidError("no transfer is under way", where=keeper.where)
     live = not isinstance(keeper.agent, StandIn)
     data: Mapping[str, Any] = pending.data if isinstance(pending.data, Mapping) else {}
     reason = str(data.get("reason", ""))
@@ -50,7 +50,7 @@ async def recover_transfer(
         return "back", False
     try:
         await handing.rest(offer, pending.target)
-    except (Denied, NotFound):
+    except (DeniedError, NotFoundError):
         if keeper.data.pending is not None:
             raise
         return "back", live  # it was refused, or there is nobody to hand it to: it stays where it was

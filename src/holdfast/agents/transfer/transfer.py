@@ -25,7 +25,15 @@ from holdfast.agents.transfer.offer import TRANSFER, Offer, Phase, Transfer, rec
 from holdfast.engine import validation
 from holdfast.engine.events import Event
 from holdfast.engine.rng import chance
-from holdfast.errors import Conflict, Denied, HoldfastError, Invalid, Transient, Unavailable, Uncertain
+from holdfast.errors import (
+    ConflictError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    OutcomeUnknownError,
+    TransientError,
+    UnavailableError,
+)
 
 RECENT = 20
 """So many of the last messages are shown with an offer."""
@@ -54,14 +62,14 @@ async def transfer(
     """
     more = dict(validation.mapping(context or {}, "context"))
     if any(type(key) is not str for key in more):
-        raise Invalid("the keys of a context are strings", where=repr(list(more))[:80])
+        raise InvalidError("the keys of a context are strings", where=repr(list(more))[:80])
     giver.line.handle.codec.pack(more)  # says what cannot be kept of it, and where
     target = to.line.id if isinstance(to, Keeper) else AgentLine(giver.line.handle, to).id
     if target == giver.line.id:
-        raise Invalid("an agent hands nothing to itself", where=f"agent {target!r}")
+        raise InvalidError("an agent hands nothing to itself", where=f"agent {target!r}")
     mine = giver.line.handle
     if isinstance(to, Keeper) and (to.line.handle.engine is not mine.engine or to.line.handle.tenant != mine.tenant):
-        raise Invalid("both agents must be kept in one store", where=f"agent {target!r}")
+        raise InvalidError("both agents must be kept in one store", where=f"agent {target!r}")
     live = [giver, to] if isinstance(to, Keeper) else [giver]
     async with _alone(live):
         handing = Handing(giver, f"{chance.getrandbits(64):016x}", more, str(reason), revive, accept=accept)
@@ -128,13 +136,13 @@ class Handing:
             except _Refused as refused:
                 await self._close("refused", offer, str(refused))
                 raise self._denied(receiver or self.giver, "does not accept it", refused) from refused.__cause__
-            except Conflict as error:
+            except ConflictError as error:
                 again = isinstance(to, str) and attempt + 1 < _ATTEMPTS and await self._still()
                 if not again:
                     await self._undo(offer, error)
                     raise
                 receiver = None
-            except Uncertain:
+            except OutcomeUnknownError:
                 raise  # it may have been done, and cannot be undone before that is known
             except (Exception, CancelledError) as error:
                 # If what was cancelled is done all the same, there is nothing left to be undone.
@@ -173,7 +181,7 @@ class Handing:
             said = await called(asked, offer)
             if said is not None and not said:
                 raise _Refused("it said no")
-        except (Transient, Unavailable):
+        except (TransientError, UnavailableError):
             raise  # this says nothing about the offer
         except HoldfastError as error:
             raise _Refused(error.what) from error
@@ -182,8 +190,8 @@ class Handing:
         except Exception as error:
             raise _Refused(f"{type(error).__name__}: {error}"[:_LONGEST]) from error
 
-    def _denied(self, who: Keeper, what: str, refused: _Refused) -> Denied:
-        return Denied(
+    def _denied(self, who: Keeper, what: str, refused: _Refused) -> DeniedError:
+        return DeniedError(
             f"the transfer is refused: agent {who.line.id!r} {what}: {refused}",
             where=self.giver.where,
             hint="The conversation stays where it was",
@@ -206,13 +214,13 @@ class Handing:
             await self.giver.phases.settle()
             if not under_way(self.giver, self.id):
                 return None
-            with suppress(Conflict):
+            with suppress(ConflictError):
                 return await self.end(phase, offer, error)
         for _ in range(_ATTEMPTS):
             other = await inert(self.giver.line)
             if not under_way(other, self.id):
                 return None
-            with suppress(Conflict):
+            with suppress(ConflictError):
                 handing = Handing(other, self.id, self.more, self.reason, self.revive, accept=True)
                 return await handing.end(phase, offer, error)
         return None
@@ -279,7 +287,7 @@ def receiver_of(to: Any) -> Keeper | str:
         return to
     keeper = getattr(to, "keeper", None)
     if not isinstance(keeper, Keeper):
-        raise Invalid(
+        raise InvalidError(
             f"a transfer goes to an agent, or to an id, not to {type(to).__name__}",
             hint="Give the agent, or what attach returned for it",
         )

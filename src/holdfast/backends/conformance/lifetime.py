@@ -16,7 +16,7 @@ from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Backend, Create, Delete, Get
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.tables import NODES, OBJECTS, STEPS
-from holdfast.errors import Config, Unavailable
+from holdfast.errors import ConfigError, UnavailableError
 
 CALLS: dict[str, Callable[[Backend], Coroutine[Any, Any, Any]]] = {
     "read": lambda backend: backend.read([Get(STEPS, [])]),
@@ -36,11 +36,11 @@ class Lifetime(Suite):
         assert urlsplit(stores.url).scheme in stores.backend().schemes
 
     def test_a_bad_url_is_refused(self, stores: Stores, drive: Drive) -> None:
-        with pytest.raises(Config):
+        with pytest.raises(ConfigError):
             drive(stores.backend().open("no-such-scheme://nowhere"))
 
     def test_an_unknown_option_is_refused(self, stores: Stores, drive: Drive) -> None:
-        with pytest.raises(Config, match="no_such_option"):
+        with pytest.raises(ConfigError, match="no_such_option"):
             drive(stores.backend().open(stores.url, **stores.options, no_such_option=1))
 
     def test_the_url_names_the_store_without_its_password(self, stores: Stores, store: Driven) -> None:
@@ -64,7 +64,7 @@ class Lifetime(Suite):
             drive(call(backend))
         drive(backend.close())
         for name, call in CALLS.items():
-            with case(name), pytest.raises(Unavailable):
+            with case(name), pytest.raises(UnavailableError):
                 drive(call(backend))
 
     def test_closing_waits_for_batches_under_way(self, stores: Stores) -> None:
@@ -75,7 +75,7 @@ class Lifetime(Suite):
             for seq in range(10_000):
                 try:
                     assert run(backend.apply([Create(STEPS, step(seq, branch=worker))])) is None
-                except Unavailable:
+                except UnavailableError:
                     return seq
                 if seq == 3:
                     under_way.wait()

@@ -15,13 +15,13 @@ Tests of what a backend does not claim (`Capabilities.durable`, `shared`, `fresh
 
 from __future__ import annotations
 
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 try:
     import hypothesis  # noqa: F401 - to say early that it is missing
     import pytest
 except ImportError as error:
-    raise Config(
+    raise ConfigError(
         f"the conformance suite needs {error.name}", where=__name__, hint="Install holdfast[testing]"
     ) from error
 

@@ -12,7 +12,7 @@ from holdfast.backends.conformance.kit import Driven, Suite, case
 from holdfast.backends.conformance.rows import row_of, step
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Get, Put, Row, Scan
 from holdfast.backends.tables import STEPS, WORDS, Key
-from holdfast.errors import Unsupported
+from holdfast.errors import UnsupportedError
 
 ODD = {
     "quotes": "it's",
@@ -53,7 +53,7 @@ class WordsFound(Suite):
         if store.backend.capabilities.words:
             assert _match(store, ["one"]) == [words_row(0, "").key]
         else:
-            with pytest.raises(Unsupported):
+            with pytest.raises(UnsupportedError):
                 store.drive(store.backend.match("tenant", ["one"]))
 
     def test_rows_of_words_are_rows(self, store: Driven) -> None:

@@ -31,7 +31,7 @@ from holdfast.backends.mongodb.schema import Layout
 from holdfast.backends.mongodb.text_search import find_matches
 from holdfast.backends.mongodb.transaction_limit import room
 from holdfast.backends.runtime.group_commit import Outcome, size_of
-from holdfast.errors import Config, TooLarge
+from holdfast.errors import ConfigError, TooLargeError
 
 _DATABASE = "holdfast"
 _OPTIONS: dict[str, object] = {"timeout": TIMEOUT, "prefix": ""}
@@ -62,13 +62,13 @@ class MongoDB(Network):
     async def open(cls, url: str, **options: Any) -> MongoDB:
         """`timeout`: for how many seconds to go on trying. `prefix`: what the names of all collections start with."""
         if url.partition("://")[0] not in cls.schemes:
-            raise Config(
+            raise ConfigError(
                 "this names no MongoDB", where=urls.without_password(url), hint="Open mongodb://localhost/agents"
             )
         address, found = urls.split_options(url, _OPTIONS, options)
         prefix = found.get("prefix", "")
         if not isinstance(prefix, str) or "$" in prefix or "\0" in prefix or prefix.startswith((".", "system.")):
-            raise Config(
+            raise ConfigError(
                 f"prefix cannot be {prefix!r}",
                 where=urls.without_password(url),
                 hint="It is text without $, such as holdfast_",
@@ -88,7 +88,7 @@ class MongoDB(Network):
         if len(batch) > _FEW or size_of(batch) > _LIGHT:
             weight, most = weight_of(batch), await self._asked(self._room)
             if most is not None and weight > most:
-                raise TooLarge(
+                raise TooLargeError(
                     f"a change of about {weight} bytes is over the {most} that this store makes at once: a fifth of the"
                     " server's cache",
                     where=self.url,
@@ -199,4 +199,4 @@ class MongoDB(Network):
         except (PyMongoError, ValueError, TypeError) as error:
             if isinstance(error, PyMongoError):
                 raise translated(error, self.url) from error
-            raise Config(f"MongoDB cannot be used so: {error}", where=self.url, hint="Mend the URL") from error
+            raise ConfigError(f"MongoDB cannot be used so: {error}", where=self.url, hint="Mend the URL") from error

@@ -9,7 +9,7 @@ from holdfast.backends.batch_eval import Effect, Place, asked
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import Json, Key, Space
-from holdfast.errors import HoldfastError, Invalid, TooLarge
+from holdfast.errors import HoldfastError, InvalidError, TooLargeError
 
 MAX_BODY = 1 << 28
 MAX_BATCH = 1 << 28
@@ -106,12 +106,12 @@ def _wrong(batch: Batch) -> HoldfastError | None:
     try:
         columns = max((_measured(change) for change in batch), default=0)
     except UnicodeEncodeError as error:
-        return Invalid(f"a name is no text: {error}")
+        return InvalidError(f"a name is no text: {error}")
     except OverflowError as error:
-        return Invalid(f"a number is too large: {error}")
+        return InvalidError(f"a number is too large: {error}")
     if columns > _MAX_COLUMNS:
         what = f"columns of {columns} bytes are over the {_MAX_COLUMNS} that a document has room for"
-        return TooLarge(what, hint="Save less metadata with one step")
+        return TooLargeError(what, hint="Save less metadata with one step")
     return None
 
 

@@ -39,7 +39,7 @@ from holdfast.backends.mongodb.row_mapping import BODY, PARTS, Document, documen
 from holdfast.backends.mongodb.schema import DURABLE, Layout
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.tables import LINES, Key, Space
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 
 _ATTEMPTS = 12
 _LONGEST_PAUSE = 0.05
@@ -441,5 +441,5 @@ def _client_id(stamp: Stamp) -> Document:
 def _outcomes(document: Document, stamp: Stamp) -> list[int | None] | None:
     """What was recorded of a group, if anything was."""
     if document["number"] > stamp.number:
-        raise Unavailable("a later group of this client was made before this one", hint="Look what was made")
+        raise UnavailableError("a later group of this client was made before this one", hint="Look what was made")
     return list(document["outcomes"]) if document["number"] == stamp.number else None

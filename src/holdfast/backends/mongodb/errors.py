@@ -17,7 +17,7 @@ from pymongo.errors import (
 )
 
 from holdfast.backends.async_backend import Interrupted
-from holdfast.errors import Config, Denied, Invalid, TooLarge, Unavailable
+from holdfast.errors import ConfigError, DeniedError, InvalidError, TooLargeError, UnavailableError
 
 
 class Sessionless(Interrupted):
@@ -54,28 +54,28 @@ def codes_of(error: PyMongoError) -> set[int]:
 def translated(error: PyMongoError | InvalidDocument, where: str) -> Exception:
     """What to raise for an error of the driver. `Interrupted`, if it may pass."""
     if isinstance(error, DocumentTooLarge | InvalidDocument):
-        return TooLarge(f"MongoDB cannot hold this: {error}", where=where, hint="Save less in one step")
+        return TooLargeError(f"MongoDB cannot hold this: {error}", where=where, hint="Save less in one step")
     if "Sessions are not supported" in str(error):
         return Sessionless(_said(error))
     if isinstance(error, ConfigurationError | InvalidName):
-        return Config(f"MongoDB cannot be used so: {error}", where=where, hint="Mend the URL")
+        return ConfigError(f"MongoDB cannot be used so: {error}", where=where, hint="Mend the URL")
     codes = codes_of(error)
     if codes & _WRONG_LOGIN:
-        return Config(
+        return ConfigError(
             f"MongoDB does not let this user in: {_said(error)}",
             where=where,
             hint="See that user, password and authSource in the URL are right",
         )
     if codes & _NOT_ALLOWED:
-        return Denied(
+        return DeniedError(
             f"this user may not do that: {_said(error)}", where=where, hint="Give it the role readWrite on the database"
         )
     if codes & _TOO_LARGE:
-        return TooLarge(f"MongoDB cannot hold this: {_said(error)}", where=where, hint="Save less in one step")
+        return TooLargeError(f"MongoDB cannot hold this: {_said(error)}", where=where, hint="Save less in one step")
     passing = isinstance(error, ConnectionFailure) or codes & _PASSING
     if passing or any(map(error.has_error_label, ("TransientTransactionError", "RetryableWriteError"))):
         return Interrupted(_said(error))
-    return Unavailable(f"MongoDB refused: {_said(error)}", where=where, hint="Nothing was done")
+    return UnavailableError(f"MongoDB refused: {_said(error)}", where=where, hint="Nothing was done")
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def errors_of(where: str) -> Iterator[None]:
     except (PyMongoError, InvalidDocument) as error:
         raise translated(error, where) from error
     except (UnicodeEncodeError, OverflowError) as error:
-        raise Invalid(f"MongoDB cannot look for this: {error}", where=where) from error
+        raise InvalidError(f"MongoDB cannot look for this: {error}", where=where) from error
 
 
 def _said(error: PyMongoError) -> str:

@@ -16,7 +16,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.mongodb.row_mapping import PARTS, Document, order_of, pipeline, row_of
 from holdfast.backends.mongodb.schema import Collection, Layout
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _KEYS = 1_000
 """How many keys are asked for in one pipeline. The longest take 5 KB each, and a command may have 16 MB."""
@@ -86,7 +86,7 @@ async def _bodies(layout: Layout, session: AsyncClientSession, documents: Sequen
             cursor = layout.parts.find({"_id": these}, {"data": 1}, session=session).sort("_id")
             data = [bytes(part["data"]) async for part in cursor]
             if len(data) != kept["count"]:
-                raise Corrupt(f"a body has {len(data)} of its {kept['count']} parts", where=str(document["_id"]))
+                raise CorruptError(f"a body has {len(data)} of its {kept['count']} parts", where=str(document["_id"]))
             bodies[at] = b"".join(data)
     return bodies
 

@@ -16,7 +16,7 @@ from bson.errors import BSONError
 
 from holdfast.backends.interface import Get, Query, Row, Scan
 from holdfast.backends.tables import Json, Key, Scalar, Space, Words
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 Document: TypeAlias = dict[str, Any]
 
@@ -60,7 +60,7 @@ def row_of(space: Space, document: Mapping[str, Any], body: bytes | None = None)
         data = document.get(BODY, b"") if body is None else body
         return Row(key, columns, bytes(data))
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"a document in {space.name} is none of ours: {document.get('_id')!r}: {error!r}") from error
+        raise CorruptError(f"a document in {space.name} is none of ours: {document.get('_id')!r}: {error!r}") from error
 
 
 def key_of(space: Space, document: Mapping[str, Any]) -> Key:

@@ -24,7 +24,7 @@ from pymongo.write_concern import WriteConcern
 from holdfast.backends.async_backend import Interrupted
 from holdfast.backends.mongodb.row_mapping import Document, index_fields
 from holdfast.backends.tables import SPACES, WORDS, Space
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 VERSION = 1
 """The layout. Goes up when older versions of Holdfast could not use the store."""
@@ -70,7 +70,7 @@ class Layout:
         about = await self._about.find_one({"_id": "layout"}) or {}
         version = about.get("version", VERSION)
         if not isinstance(version, int) or version > VERSION:
-            raise Config(
+            raise ConfigError(
                 f"the store was made by a newer version of Holdfast: its layout is {version}, and this one knows"
                 f" {VERSION}",
                 where=where,
@@ -102,13 +102,13 @@ async def _fit(database: AsyncDatabase[Document], where: str) -> None:
     """See that the server has transactions and snapshots."""
     hello = await database.client.admin.command("hello")
     if hello.get("maxWireVersion", 0) < OLDEST_WIRE:
-        raise Config("this MongoDB is too old", where=where, hint="Upgrade the server to 5.0 or newer")
+        raise ConfigError("this MongoDB is too old", where=where, hint="Upgrade the server to 5.0 or newer")
     if hello.get("isreplicaset"):  # it has just started, or nobody ever told it who else is in its set
         raise Interrupted(
             "this MongoDB server is in no replica set yet; if it is new, call rs.initiate() once in mongosh"
         )
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
-        raise Config(
+        raise ConfigError(
             "this MongoDB server stands alone, and only a replica set has transactions",
             where=where,
             hint="Start mongod with --replSet rs0 and call rs.initiate() once in mongosh: one server is a set too",

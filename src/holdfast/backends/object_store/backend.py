@@ -18,7 +18,7 @@ from holdfast.backends.object_store.salvage import Remains
 from holdfast.backends.object_store.shard_log import Core
 from holdfast.backends.object_store.transactions import Transactions, shards_of
 from holdfast.backends.object_store.writer import Lanes
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import InvalidError, UnavailableError
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class Sharded(Looped):
             check_values(batch)
         except (TypeError, ValueError, OverflowError) as error:
             # By itself: in an entry with others, it would keep these from being made.
-            raise Invalid(f"a value does not fit into its column: {error}", where=self.url) from error
+            raise InvalidError(f"a value does not fit into its column: {error}", where=self.url) from error
         names, wide = shards_of(batch)
         try:
             with within(self._timeout):
@@ -165,5 +165,5 @@ class Sharded(Looped):
 
     def _opened(self) -> _Open:
         if self._open is None:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
+            raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
         return self._open

@@ -32,7 +32,7 @@ from holdfast.backends.async_backend import TIMEOUT, Interrupted
 from holdfast.backends.object_store.backend import Sharded
 from holdfast.backends.object_store.object_storage import Blob, Blobs
 from holdfast.backends.urls import number, split_options, without_password
-from holdfast.errors import Config, Denied, Unavailable
+from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -162,7 +162,7 @@ class Bucket(Blobs):
         try:
             return await asked
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise Denied(
+            raise DeniedError(
                 f"the service refuses it: {_first_line(error)}",
                 where=self._where,
                 hint="The key needs to get, put, list and delete objects in this bucket",
@@ -172,22 +172,22 @@ class Bucket(Blobs):
                 raise self._no_bucket() from error
             raise Interrupted(_first_line(error), sent=True) from error
         except exceptions.NotSupportedError as error:
-            raise Config(f"the service cannot do it: {_first_line(error)}", where=self._where) from error
+            raise ConfigError(f"the service cannot do it: {_first_line(error)}", where=self._where) from error
 
-    def _no_bucket(self) -> Config:
-        return Config("there is no such bucket", where=self._where, hint="Make it first, or correct its name")
+    def _no_bucket(self) -> ConfigError:
+        return ConfigError("there is no such bucket", where=self._where, hint="Make it first, or correct its name")
 
 
 def _reached(url: str, own: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ObjectStore, dict[str, Any]]:
     """A URL without its options, the storage that it names, and those options that are not the storage's own."""
     scheme = url.partition(":")[0]
     if scheme not in _SETTINGS:
-        raise Config("this names no bucket", where=without_password(url), hint="Open s3://bucket/prefix")
+        raise ConfigError("this names no bucket", where=without_password(url), hint="Open s3://bucket/prefix")
     known = dict.fromkeys((*own, *_SETTINGS[scheme]))
     rest, given = split_options(url, known, options)
     parts = urlsplit(rest)
     if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
-        raise Config(
+        raise ConfigError(
             "this names no bucket",
             where=without_password(url),
             hint=f"Open {scheme}://bucket/prefix; it takes {', '.join(sorted(known))}",
@@ -217,7 +217,7 @@ def _storage(scheme: str, bucket: str, prefix: str, settings: dict[str, Any], wh
             return GCSStore(bucket, prefix=prefix or None, client_options=client, retry_config=retry, config=values)  # type: ignore[arg-type]
         return AzureStore(bucket, prefix=prefix or None, client_options=client, retry_config=retry, config=values)  # type: ignore[arg-type]
     except (exceptions.BaseError, ValueError) as error:
-        raise Config(f"the storage cannot be set up: {_first_line(error)}", where=where) from error
+        raise ConfigError(f"the storage cannot be set up: {_first_line(error)}", where=where) from error
 
 
 _process: int | None = None
@@ -231,7 +231,7 @@ def _check_process(where: str) -> None:
         _process = os.getpid()
         atexit.register(time.sleep, _LAST_SECONDS)
     elif _process != os.getpid():
-        raise Unavailable(
+        raise UnavailableError(
             "object storage was in use when this process was forked, and cannot be used here",
             where=where,
             hint="Start processes with the method spawn or forkserver, or open stores only after the fork",

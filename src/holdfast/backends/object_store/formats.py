@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.backends.interface import Batch, Delete, Expect
 from holdfast.backends.tables import SPACES, Space
-from holdfast.errors import Corrupt, Unsupported
+from holdfast.errors import CorruptError, UnsupportedError
 
 VERSION = 1
 
@@ -218,7 +218,7 @@ def decode(kind: bytes, struct_type: type[S], data: bytes, name: str) -> S:
     """What an object describes. `name` is for the error."""
     _, found, version, stored_size, packed_size, digest = _header(data, name)
     if version != VERSION:
-        raise Unsupported(
+        raise UnsupportedError(
             f"an object has version {version} of its format",
             where=name,
             hint="Read it with a newer release of Holdfast",
@@ -242,18 +242,20 @@ def space_of(name: str, where: str) -> Space:
     """A space by its name."""
     space = BY_NAME.get(name)
     if space is None:
-        raise Unsupported(f"rows of a kind {name!r} are unknown", where=where, hint="Use a newer release of Holdfast")
+        raise UnsupportedError(
+            f"rows of a kind {name!r} are unknown", where=where, hint="Use a newer release of Holdfast"
+        )
     return space
 
 
-def damaged(name: str) -> Corrupt:
+def damaged(name: str) -> CorruptError:
     """The error for an object that is not what was written."""
-    return Corrupt("an object is not what was written", where=name, hint="Restore it from a backup or a mirror")
+    return CorruptError("an object is not what was written", where=name, hint="Restore it from a backup or a mirror")
 
 
-def missing(name: str) -> Corrupt:
+def missing(name: str) -> CorruptError:
     """The error for an object that has to be there and is not."""
-    return Corrupt("an object is missing", where=name, hint="Restore it from a backup or a mirror")
+    return CorruptError("an object is missing", where=name, hint="Restore it from a backup or a mirror")
 
 
 def _header(data: bytes, name: str) -> tuple[Any, ...]:

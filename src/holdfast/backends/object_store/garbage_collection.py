@@ -14,7 +14,7 @@ from holdfast.backends.object_store.shard_log import Core
 from holdfast.backends.object_store.shard_view import Located, View
 from holdfast.backends.object_store.staleness import Patience, Stale
 from holdfast.backends.object_store.writer import Lanes
-from holdfast.errors import Corrupt, HoldfastError, Unsupported
+from holdfast.errors import CorruptError, HoldfastError, UnsupportedError
 
 _CHECKED_BYTES = 16 << 20
 _SURELY_OVER = 600.0
@@ -51,7 +51,7 @@ class Tidying:
             with within(self._timeout):
                 try:
                     await self.check_shard(shard)
-                except (Corrupt, Unsupported) as error:
+                except (CorruptError, UnsupportedError) as error:
                     found.append(str(error))
         return found
 
@@ -66,7 +66,7 @@ class Tidying:
             with within(self._timeout):
                 try:
                     needed |= await self._tidy(shard, times)
-                except (Corrupt, Unsupported) as error:
+                except (CorruptError, UnsupportedError) as error:
                     failed = error  # the others can be tidied all the same
         with within(self._timeout):
             if failed is None:
@@ -88,7 +88,7 @@ class Tidying:
     # Checking
 
     async def check_shard(self, shard: str) -> None:
-        """Read all of a shard anew. `Corrupt` if something of it is damaged or missing."""
+        """Read all of a shard anew. `CorruptError` if something of it is damaged or missing."""
         patience = Patience()
         while True:
             core = Core(self._core.blobs, self._core.where, self._core.grace)  # one that remembers nothing
@@ -100,10 +100,12 @@ class Tidying:
             life = object_names.life_of(view.token)
             later = [token for token in tokens if token and life == object_names.life_of(token)]
             if any(object_names.number_of(token) > view.epoch for token in later):
-                raise Corrupt("a fold is missing", where=shard, hint="Restore it from a backup or a mirror")
+                raise CorruptError("a fold is missing", where=shard, hint="Restore it from a backup or a mirror")
             log = f"{object_names.log(shard, view.token)}/"
             if any(int(name[len(log) :]) >= view.position for name in names if name.startswith(log)):
-                raise Corrupt("an entry of a log is missing", where=shard, hint="Restore it from a backup or a mirror")
+                raise CorruptError(
+                    "an entry of a log is missing", where=shard, hint="Restore it from a backup or a mirror"
+                )
             located = [view.locate(row) for _, row in view.everything()]
             try:
                 for chunk in _chunks(located):
@@ -132,7 +134,7 @@ class Tidying:
             try:
                 if data is not None and decode(FOLD, Fold, data, name).removed:
                     ended.add(object_names.life_of(token))
-            except (Corrupt, Unsupported):
+            except (CorruptError, UnsupportedError):
                 continue
         return bool(lives - ended)
 

@@ -29,7 +29,7 @@ from holdfast.backends.object_store import object_names
 from holdfast.backends.object_store.backend import Sharded
 from holdfast.backends.object_store.object_storage import Blob, Blobs
 from holdfast.backends.urls import is_there, number, split_options, switch, without_password
-from holdfast.errors import Config, Denied, NotFound, Unavailable
+from holdfast.errors import ConfigError, DeniedError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Files(Sharded):
         rest, given = split_options(url, _KNOWN, options)
         scheme, colon, path = rest.partition(":///")
         if scheme not in cls.schemes or not colon or not path or "?" in path or "#" in path:
-            raise Config(
+            raise ConfigError(
                 "this names no directory",
                 where=without_password(url),
                 hint="Open file:///agents for a directory here, or file:////var/lib/agents for one anywhere",
@@ -69,7 +69,7 @@ class Files(Sharded):
         read_only = switch(url, "read_only", given.get("read_only", False))
         folder = Path(unquote(path)).absolute()
         if read_only and not is_there(folder / object_names.FORMAT, str(folder)):
-            raise NotFound(
+            raise NotFoundError(
                 "there is no store here",
                 where=str(folder),
                 hint="Check the path; a store is made when it is opened for writing",
@@ -133,7 +133,7 @@ class Directory(Blobs):
 
     def _check_writing(self) -> None:
         if self._read_only:
-            raise Denied(
+            raise DeniedError(
                 "this store is open for reading only",
                 where=str(self._root),
                 hint="Open it without read_only to write",
@@ -151,7 +151,7 @@ class Directory(Blobs):
                 raise _config(self._root, error) from error
             # What a failed flush left on the disk is not known, and flushing again would not tell.
             self._broken = self._broken or str(error.strerror)
-            raise Unavailable(
+            raise UnavailableError(
                 f"the disk failed: {error}", where=str(self._root), hint="Look at the disk, and open the store anew"
             ) from error
 
@@ -307,8 +307,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _config(root: Path, error: OSError) -> Config:
-    return Config(
+def _config(root: Path, error: OSError) -> ConfigError:
+    return ConfigError(
         f"the directory cannot be used: {error}",
         where=str(root),
         hint="It has to be on a file system with hard links, and this user has to be allowed to write there",

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.backends.async_backend import Interrupted
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, UnavailableError
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class Patient(Blobs):
         except Interrupted as interrupted:
             raise Interrupted(str(interrupted), sent=sent) from interrupted
         except HoldfastError as error:
-            if sent and not isinstance(error, Unavailable):
+            if sent and not isinstance(error, UnavailableError):
                 raise Interrupted(str(error), sent=True) from error
             raise
 

@@ -20,7 +20,7 @@ from holdfast.backends.object_store.salvage import Remains, current_life, open_t
 from holdfast.backends.object_store.shard_log import Core
 from holdfast.backends.object_store.shard_view import EPOCH
 from holdfast.backends.tables import SPACES
-from holdfast.errors import Conflict, Corrupt, Unsupported
+from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
 DAMAGED = "damaged"
 _PACE = 16
@@ -56,7 +56,7 @@ class Renewing:
             with within(self._timeout):
                 try:
                     await self._tidying.check_shard(shard)
-                except Corrupt:
+                except CorruptError:
                     found.append(shard)
         return found
 
@@ -67,7 +67,7 @@ class Renewing:
             return salvage_shard(shard, objects, await self._decided(shard, objects))
 
     async def renew(self, shard: str, stamp: str) -> Renewed:
-        """Begin a shard anew. `Conflict` if another did so meanwhile, or kept writing."""
+        """Begin a shard anew. `ConflictError` if another did so meanwhile, or kept writing."""
         for _ in range(_TRIES):
             with within(self._timeout):
                 objects = await self._objects(shard)
@@ -81,13 +81,15 @@ class Renewing:
             with within(self._timeout):
                 if await self._switch(shard, objects, remains):
                     return Renewed(f"{DAMAGED}/{stamp}/{shard}", remains)
-        raise Conflict("others kept writing there", where=shard, hint="Stop what uses the store, and repair it again")
+        raise ConflictError(
+            "others kept writing there", where=shard, hint="Stop what uses the store, and repair it again"
+        )
 
     async def _void(self, id: str, stamp: str) -> None:
         """Have a transaction be void, unless it was decided: then that counts, if it can be read."""
         try:
             await self._core.decide(id, made=False)
-        except Corrupt:
+        except CorruptError:
             name = object_names.transaction(id)
             await self._blobs.create(f"{DAMAGED}/{stamp}/{name}", await self._blobs.get(name) or b"")
 
@@ -134,13 +136,13 @@ class Renewing:
     def _token(self, data: bytes | None, name: str) -> str:
         try:
             return "" if data is None else decode(ENTRY, Entry, data, name).token
-        except (Corrupt, Unsupported):
+        except (CorruptError, UnsupportedError):
             return ""
 
     def _following(self, data: bytes | None, name: str) -> str:
         try:
             return "" if data is None else decode(FOLD, Fold, data, name).following
-        except (Corrupt, Unsupported):
+        except (CorruptError, UnsupportedError):
             return ""
 
     async def _objects(self, shard: str) -> dict[str, bytes]:
@@ -156,7 +158,7 @@ class Renewing:
             try:
                 id = "" if name.startswith(object_names.folds(shard)) else decode(ENTRY, Entry, data, name).transaction
                 decision = await self._core.decided(id) if id else None
-            except (Corrupt, Unsupported):
+            except (CorruptError, UnsupportedError):
                 continue
             if decision is not None:
                 made[id] = decision
@@ -168,7 +170,7 @@ class Renewing:
         tenant, line = object_names.decoded(parts[0]), object_names.decoded(parts[1])
         names = remains.names or (None if tenant is None or line is None else (tenant, line))
         if await self._blobs.get(birth) != before:
-            raise Conflict("another begins it anew", where=shard, hint="Wait for it to end, and verify the store")
+            raise ConflictError("another begins it anew", where=shard, hint="Wait for it to end, and verify the store")
         if names is None:
             await self._blobs.delete([blob.name for blob in await self._blobs.listed(shard)])  # they are kept
             return
@@ -182,4 +184,4 @@ class Renewing:
         if before is not None:
             await self._blobs.put(birth, data)
         elif not await self._blobs.create(birth, data):
-            raise Conflict("another begins it anew", where=shard, hint="Wait for it to end, and verify the store")
+            raise ConflictError("another begins it anew", where=shard, hint="Wait for it to end, and verify the store")

@@ -25,7 +25,7 @@ from holdfast.backends.object_store.formats import (
 )
 from holdfast.backends.object_store.object_names import Names
 from holdfast.backends.tables import Key, Space
-from holdfast.errors import Corrupt, Unsupported
+from holdfast.errors import CorruptError, UnsupportedError
 
 _LAST = 1 << 30
 """The place of a fold in its epoch."""
@@ -83,7 +83,7 @@ def open_transaction(folder: str, objects: Mapping[str, bytes]) -> str:
 def _entry(data: bytes, name: str) -> Entry | None:
     try:
         return decode(ENTRY, Entry, data, name)
-    except (Corrupt, Unsupported):
+    except (CorruptError, UnsupportedError):
         return None
 
 
@@ -93,7 +93,7 @@ def _folds(folder: str, objects: Mapping[str, bytes]) -> list[Fold]:
         if name.startswith(f"{object_names.folds(folder)}/"):
             try:
                 found.append(decode(FOLD, Fold, data, name))
-            except (Corrupt, Unsupported):
+            except (CorruptError, UnsupportedError):
                 continue
     return found
 
@@ -133,7 +133,7 @@ class _Reading:
                 self._at[order] = (name, base_of(data, name))
                 if not entry.stub and self._counts(entry):
                     self._entry(entry, data, base_of(data, name))
-        except (Corrupt, Unsupported):
+        except (CorruptError, UnsupportedError):
             return
 
     def _counts(self, entry: Entry) -> bool:

@@ -41,7 +41,7 @@ from holdfast.backends.object_store.object_names import Names
 from holdfast.backends.object_store.object_storage import Blobs, check_deadline, clock, together
 from holdfast.backends.object_store.shard_view import EPOCH, View
 from holdfast.backends.object_store.staleness import Late, Missing, Patience, Stale
-from holdfast.errors import Config, Corrupt, Unsupported
+from holdfast.errors import ConfigError, CorruptError, UnsupportedError
 
 _FIRST_LOOK = 256 << 10
 """How much of a fold is asked for before it is known how long its index is."""
@@ -85,12 +85,12 @@ class Core:
             return
         try:
             layout = decode(LAYOUT, Layout, data, object_names.FORMAT)
-        except Corrupt as error:
-            raise Config(
+        except CorruptError as error:
+            raise ConfigError(
                 "the place holds something else", where=self.where, hint="Name a bucket, prefix or directory of its own"
             ) from error
         if layout.version != VERSION:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"the layout has version {layout.version}", where=self.where, hint="Use a newer release of Holdfast"
             )
 

@@ -27,7 +27,7 @@ class Patience:
         self._missed = 0
 
     def bear(self, stale: Stale) -> None:
-        """Raises `Corrupt` where an object is missing for good."""
+        """Raises `CorruptError` where an object is missing for good."""
         check_deadline()
         if isinstance(stale, Missing):
             self._missed += 1

@@ -23,7 +23,7 @@ from holdfast.backends.object_store.shard_view import View
 from holdfast.backends.object_store.staleness import Patience, Stale
 from holdfast.backends.object_store.writer import Lanes
 from holdfast.backends.tables import Key
-from holdfast.errors import Uncertain
+from holdfast.errors import OutcomeUnknownError
 
 _LONGEST_PAUSE = 0.5
 
@@ -124,7 +124,7 @@ class Transactions:
             raise
         made = await core.decide(id, whole)
         if clock() - began > core.grace / 2:
-            raise Uncertain(
+            raise OutcomeUnknownError(
                 "this process was paused for so long that it cannot be told whether a batch was made",
                 where=core.where,
                 hint="Look whether it was before you do it again",

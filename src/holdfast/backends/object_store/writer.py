@@ -17,7 +17,7 @@ from holdfast.backends.object_store.shard_log import Core
 from holdfast.backends.object_store.shard_view import View
 from holdfast.backends.object_store.staleness import Late, Patience, Stale
 from holdfast.backends.runtime.group_commit import Outcome, again, size_of
-from holdfast.errors import Uncertain
+from holdfast.errors import OutcomeUnknownError
 
 _MAX_BATCHES = 256
 _MAX_BYTES = 8 << 20
@@ -153,7 +153,7 @@ class Lanes:
                 return True
             if counts is not None:
                 raise Stale from late
-            raise Uncertain(
+            raise OutcomeUnknownError(
                 "this process was paused for so long that it cannot be told whether a batch was made",
                 where=self._core.where,
                 hint="Look whether it was before you do it again; saving again under the same id is always safe",

@@ -35,7 +35,7 @@ from holdfast.backends.postgres.schema import quoted
 from holdfast.backends.postgres.setup import Known, look_or_set_up
 from holdfast.backends.postgres.text_search import PLANNED, is_found_nowhere, matches, matching
 from holdfast.backends.runtime.group_commit import Outcome
-from holdfast.errors import Config, HoldfastError, Transient, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, TransientError, UnavailableError
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Postgres(Network):
             try:
                 return await work()
             except Interrupted as interrupted:
-                raise Transient(f"broken off: {interrupted}", where=self.url, hint="Try again") from interrupted
+                raise TransientError(f"broken off: {interrupted}", where=self.url, hint="Try again") from interrupted
 
         asked: Asked[T] = Asked(lambda future: self._have_run(once, future))
         return await asked
@@ -110,7 +110,7 @@ class Postgres(Network):
             self._found = found = await look_or_set_up(link, self._settings)
         if found.guarded and self._settings.tenant is None:
             self._connections.end()
-            raise Config(
+            raise ConfigError(
                 f"the schema {self._settings.schema!r} has row-level security",
                 where=self.url,
                 hint="Open it for one tenant, with the option tenant",
@@ -207,5 +207,5 @@ class Postgres(Network):
         except psycopg.Error as error:
             if self._connections.ended:
                 what, hint = "the store is closed", "Open it again"
-                raise Unavailable(what, where=self.url, hint=hint, code="closed") from error
+                raise UnavailableError(what, where=self.url, hint=hint, code="closed") from error
             raise translate(error, self.url, self._settings.schema, sent) from error

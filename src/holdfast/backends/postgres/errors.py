@@ -8,7 +8,17 @@ import psycopg
 
 from holdfast.backends.async_backend import Interrupted
 from holdfast.backends.postgres.apply_function import BAD_VALUE, OVERTAKEN, TOO_LARGE
-from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.errors import (
+    ConfigError,
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    OutcomeUnknownError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 
 PREPARED = ("26000", "42P05")
 """A prepared statement is not there, or there already: a pooler is between us and the server."""
@@ -42,7 +52,7 @@ def translate(error: psycopg.Error, where: str, schema: str, sent: bool = False)
     if state is None:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return Interrupted(said, sent=sent)
-        return Invalid(f"a value does not fit into its column: {said}", where=where)
+        return InvalidError(f"a value does not fit into its column: {said}", where=where)
     if state.startswith(_CUT_OFF) or state == "40003":
         return Interrupted(said, sent=sent)
     if state in _TRY_AGAIN:
@@ -53,34 +63,40 @@ def translate(error: psycopg.Error, where: str, schema: str, sent: bool = False)
 def _final(state: str, said: str, where: str, schema: str) -> HoldfastError:
     """What trying again in a moment does not help with."""
     if state == OVERTAKEN:
-        return Uncertain(
+        return OutcomeUnknownError(
             "a change came too late: this process had given it up", where=where, hint="See what was made, and go on"
         )
     if state == "53100":
-        return Transient(
+        return TransientError(
             f"the server's disk is full: {said}",
             where=where,
             hint="Nothing of this was stored, and nothing stored before is lost; make room and try again",
         )
     if state.startswith("53") or state == "58030":
-        return Transient(f"the server lacks something: {said}", where=where, hint="Nothing was done; look at its log")
+        return TransientError(
+            f"the server lacks something: {said}", where=where, hint="Nothing was done; look at its log"
+        )
     if state in ("XX001", "XX002"):
-        return Corrupt(f"the database is damaged: {said}", where=where, hint="Restore it from a backup, or repair it")
+        return CorruptError(
+            f"the database is damaged: {said}", where=where, hint="Restore it from a backup, or repair it"
+        )
     if state == "42501":
         return denied(said, where, schema)
     if state.startswith("28") or state == "3D000":
-        return Config(f"the server does not let us in: {said}", where=where, hint="Check user, password and database")
+        return ConfigError(
+            f"the server does not let us in: {said}", where=where, hint="Check user, password and database"
+        )
     if state in _MISSING:
-        return Config(
+        return ConfigError(
             f"the schema {schema!r} is not what Holdfast made: {said}",
             where=where,
             hint=f"Set it up with holdfast.backends.postgres.setup(url, schema={schema!r})",
         )
     if state.startswith("54"):
-        return TooLarge(f"something is larger than PostgreSQL takes: {said}", where=where)
+        return TooLargeError(f"something is larger than PostgreSQL takes: {said}", where=where)
     if state.startswith("22"):
-        return Invalid(f"a value does not fit into its column: {said}", where=where)
-    return Unavailable(f"PostgreSQL failed: {said} ({state})", where=where, hint="Look at the server's log")
+        return InvalidError(f"a value does not fit into its column: {said}", where=where)
+    return UnavailableError(f"PostgreSQL failed: {said} ({state})", where=where, hint="Look at the server's log")
 
 
 def translate_connecting(error: psycopg.Error, where: str, schema: str) -> Interrupted | HoldfastError:
@@ -89,33 +105,37 @@ def translate_connecting(error: psycopg.Error, where: str, schema: str) -> Inter
         return translate(error, where, schema)
     said = _said(error)
     if _LOGIN.search(said) and not _NOT_NOW.search(said):
-        return Config(f"the server does not let us in: {said}", where=where, hint="Check user, password and database")
+        return ConfigError(
+            f"the server does not let us in: {said}", where=where, hint="Check user, password and database"
+        )
     if _WRONG.search(said) or isinstance(error, psycopg.ProgrammingError):
-        return Config(f"libpq cannot connect: {said}", where=where, hint="Check the URL and what it refers to")
+        return ConfigError(f"libpq cannot connect: {said}", where=where, hint="Check the URL and what it refers to")
     return translate(error, where, schema)
 
 
 def refused(outcome: int, where: str) -> HoldfastError:
     """Why the database would not take a batch."""
     if outcome == TOO_LARGE:
-        return TooLarge(
+        return TooLargeError(
             "the names in a key are together longer than PostgreSQL indexes, or a value is larger than it takes",
             where=where,
             hint="The names of tenant, thread and step may have about 2,500 bytes together",
         )
     if outcome == BAD_VALUE:
-        return Invalid("a value does not fit into its column", where=where)
-    return Denied("the database does not allow this change", where=where, hint="Its row-level security, or a grant")
+        return InvalidError("a value does not fit into its column", where=where)
+    return DeniedError(
+        "the database does not allow this change", where=where, hint="Its row-level security, or a grant"
+    )
 
 
-def bad_value(error: Exception, where: str) -> Invalid:
+def bad_value(error: Exception, where: str) -> InvalidError:
     """The error for a value that cannot even be sent."""
-    return Invalid(f"a value does not fit into its column: {error}", where=where)
+    return InvalidError(f"a value does not fit into its column: {error}", where=where)
 
 
-def denied(said: str, where: str, schema: str) -> Denied:
+def denied(said: str, where: str, schema: str) -> DeniedError:
     """The error where a right is missing."""
-    return Denied(
+    return DeniedError(
         f"the database does not allow this: {said}",
         where=where,
         hint=f"Its owner can grant it: holdfast.backends.postgres.setup_sql(schema={schema!r}, role=...) tells how",

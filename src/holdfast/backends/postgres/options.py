@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.backends.async_backend import TIMEOUT
 from holdfast.backends.urls import number, split_options, whole, without_password
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
 SCHEMA = "holdfast"
@@ -52,19 +52,19 @@ def settings(url: str, given: Mapping[str, Any]) -> Settings:
     scheme, _, _ = url.partition("://")
     shown = without_password(url)
     if scheme not in SCHEMES or "://" not in url:
-        raise Config("this names no PostgreSQL database", where=shown, hint="Open postgresql://user@host/database")
+        raise ConfigError("this names no PostgreSQL database", where=shown, hint="Open postgresql://user@host/database")
     address, mark, query = url.partition("?")
     # libpq takes a plus for a plus, and not for a blank.
     rest, options = split_options(f"{address}{mark}{query.replace('+', '%2B')}", _OPTIONS, given)
     options = _OPTIONS | options
     schema = options["schema"]
     if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or len(schema.encode()) > _LONGEST_NAME:
-        raise Config(
+        raise ConfigError(
             f"schema cannot be {schema!r}", where=shown, hint=f"It is a name of up to {_LONGEST_NAME} bytes, without $"
         )
     tenant = options["tenant"]
     if tenant is not None and not isinstance(tenant, str):
-        raise Config(f"tenant cannot be {tenant!r}", where=shown, hint="It is the name of one")
+        raise ConfigError(f"tenant cannot be {tenant!r}", where=shown, hint="It is the name of one")
     return Settings(
         shown,
         conninfo(rest),
@@ -80,7 +80,7 @@ def conninfo(url: str) -> str:
     try:
         said = conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise Config(
+        raise ConfigError(
             f"libpq cannot read the URL: {error}".strip(),
             where=without_password(url),
             hint="It looks like postgresql://user@host:5432/database?sslmode=require",

@@ -19,7 +19,7 @@ from holdfast.backends.postgres.connection import Link, Look
 from holdfast.backends.postgres.errors import PREPARED, READ_ONLY, translate_connecting
 from holdfast.backends.postgres.options import Settings
 from holdfast.backends.postgres.schema import OLDEST, newest
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 _LOOK = """
 SELECT pg_backend_pid() = $1::bigint,
@@ -116,11 +116,11 @@ class Connections:
     def _suits(self, look: Look) -> None:
         where = self._settings.url
         if look.version < OLDEST:
-            raise Config(
+            raise ConfigError(
                 f"the server is PostgreSQL {look.version // 10_000}", where=where, hint="It must be 15 or newer"
             )
         if look.encoding != "UTF8":
-            raise Config(
+            raise ConfigError(
                 f"the database is encoded in {look.encoding}",
                 where=where,
                 hint="Names can be any text: make a database with ENCODING 'UTF8'",

@@ -12,7 +12,7 @@ from holdfast.backends.postgres.connection import Link
 from holdfast.backends.postgres.errors import translate_connecting
 from holdfast.backends.postgres.options import SCHEMA, Settings, settings
 from holdfast.backends.postgres.schema import VERSION, newest, quoted, statements
-from holdfast.errors import Config, HoldfastError, Transient
+from holdfast.errors import ConfigError, HoldfastError, TransientError
 
 
 class Known(NamedTuple):
@@ -37,7 +37,7 @@ def setup(url: str, schema: str = SCHEMA, *, rls: bool = False, role: str = "") 
         translated = translate_connecting(error, said.url, schema)
         if isinstance(translated, HoldfastError):
             raise translated from error
-        raise Transient(
+        raise TransientError(
             f"the schema could not be made: {translated}", where=said.url, hint="Nothing was done. Try again"
         ) from error
 
@@ -55,7 +55,7 @@ async def look_or_set_up(link: Link, said: Settings) -> Known:
     sql = f"SELECT max(version), row_security_active($1::text) FROM {name}.version"  # noqa: S608 - a quoted name
     ((version, guarded),) = await link.ask(sql, [value(f"{name}.lines")])
     if version is None or version > VERSION:
-        raise Config(
+        raise ConfigError(
             f"the schema {said.schema!r} was made by a newer Holdfast",
             where=said.url,
             hint=f"Its layout is {version}, and this Holdfast knows {VERSION}: install a newer one",
@@ -80,7 +80,7 @@ async def _set_up(link: Link, said: Settings) -> None:
             await link.run(statements(said.schema, rls=bool(guarded)))
         await link.run("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
-        raise Config(
+        raise ConfigError(
             f"the schema {said.schema!r} is not there, or lacks tables that are new in this Holdfast, and this user "
             f"may not make them: {error.diag.message_primary}",
             where=said.url,

@@ -35,7 +35,7 @@ from holdfast.backends.redis.lua_scripts import CHECKING, COMMITTING, OPEN, READ
 from holdfast.backends.redis.server_info import Server, ask_server
 from holdfast.backends.runtime.group_commit import Outcome
 from holdfast.backends.urls import choice, number, split_options, whole, without_password
-from holdfast.errors import Config, HoldfastError, Invalid
+from holdfast.errors import ConfigError, HoldfastError, InvalidError
 
 MAX_BODY = 128 << 20
 MAX_BATCH = 256 << 20
@@ -77,7 +77,9 @@ class Redis(Network):
         """Open the store, and make it if it is not there. The module says which options there are."""
         scheme = url.partition("://")[0]
         if scheme not in cls.schemes:
-            raise Config("this is no URL of a Redis server", where=without_password(url), hint="redis://host:6379/0")
+            raise ConfigError(
+                "this is no URL of a Redis server", where=without_password(url), hint="redis://host:6379/0"
+            )
         bare, found = split_options(url, _OPTIONS, options)
         store = cls(url, address(bare), {**_OPTIONS, **found})
         await store.start()
@@ -138,7 +140,7 @@ class Redis(Network):
         made: list[Argument] = ["id", secrets.token_hex(16), "format", _FORMAT, "created", int(time.time()), *columns]
         ((found, version),) = await self._links.run(OPEN, [self._store], made)
         if version != _FORMAT:
-            raise Config(
+            raise ConfigError(
                 f"the store has the format {version!r}, and this release knows {_FORMAT.decode()}",
                 where=self.url,
                 hint="Use the release that wrote it, or another prefix",
@@ -206,7 +208,7 @@ class Redis(Network):
             return
         (answer,) = await self._links.ask(("WAITAOF", 1, 0, 1))
         if isinstance(answer, exceptions.ResponseError):
-            raise Config(
+            raise ConfigError(
                 f"the server cannot wait for its append-only file: {answer}",
                 where=self.url,
                 hint="Set appendonly yes; WAITAOF is in Valkey, and in Redis from 7.2",
@@ -215,7 +217,7 @@ class Redis(Network):
     def _suits(self) -> None:
         policy = self._server.policy
         if policy not in ("", "noeviction"):
-            raise Config(
+            raise ConfigError(
                 f"the server drops keys when its memory is full: maxmemory-policy is {policy}",
                 where=self.url,
                 hint="Set it to noeviction, or use a server of its own",
@@ -266,7 +268,7 @@ class Redis(Network):
 
 def _prefix(url: str, value: object) -> str:
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise Config(
+        raise ConfigError(
             f"prefix cannot be {value!r}",
             where=without_password(url),
             hint="It is made of letters, digits, and . : _ -",
@@ -278,7 +280,7 @@ def _understood(query: Query, where: str) -> list[Argument]:
     try:
         return key_layout.query(query)
     except UnicodeEncodeError as error:
-        raise Invalid(f"a name is no text: {error}", where=where) from error
+        raise InvalidError(f"a name is no text: {error}", where=where) from error
 
 
 def _written(batch: Batch, where: str) -> list[Argument]:
@@ -288,5 +290,5 @@ def _written(batch: Batch, where: str) -> list[Argument]:
         for change in batch:
             arguments += key_layout.change(change)
     except UnicodeEncodeError as error:
-        raise Invalid(f"a name is no text: {error}", where=where) from error
+        raise InvalidError(f"a name is no text: {error}", where=where) from error
     return arguments

@@ -1,8 +1,8 @@
 """A room for a read cache in Redis, which several processes share: `redis://host:6379/1`.
 
 `await RedisRoom.open(url)` gives one, as `holdfast.backends.wrappers.cache_storage.Room` describes it. A room that
-cannot be reached raises `Transient`, at once for a second after it was found so: a cache that is down should not make
-everything slow. `status` counts how often that was.
+cannot be reached raises `TransientError`, at once for a second after it was found so: a cache that is down should not
+make everything slow. `status` counts how often that was.
 
 Best in a server or a database of its own, with `maxmemory` and `maxmemory-policy allkeys-lru`: whatever is here may be
 forgotten at any time. With `prefix` in the URL, keys start with something else than `holdfast-cache`.
@@ -24,7 +24,7 @@ from redis.retry import Retry
 from holdfast.backends.interface import Call
 from holdfast.backends.redis.connections import address
 from holdfast.backends.urls import split_options, without_password
-from holdfast.errors import Config, Transient, Unavailable
+from holdfast.errors import ConfigError, TransientError, UnavailableError
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class RedisRoom:
         try:
             self._client.ping()
         except (exceptions.AuthenticationError, exceptions.ResponseError, TypeError) as error:
-            raise Config(f"the cache cannot be used: {error}", where=self._url, hint="Look at the URL") from error
+            raise ConfigError(f"the cache cannot be used: {error}", where=self._url, hint="Look at the URL") from error
         except (exceptions.RedisError, OSError):
             self._failed()
 
@@ -119,11 +119,11 @@ class RedisRoom:
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         if self._closed:
-            raise Unavailable("the cache is closed", where=self._url, hint="Open it again")
+            raise UnavailableError("the cache is closed", where=self._url, hint="Open it again")
         if time.monotonic() < self._down_until:
-            raise Transient("the cache could not be reached a moment ago", where=self._url)
+            raise TransientError("the cache could not be reached a moment ago", where=self._url)
         try:
             return question()
         except (exceptions.RedisError, OSError) as error:
             self._failed()
-            raise Transient(f"the cache could not be used: {error}", where=self._url) from error
+            raise TransientError(f"the cache could not be used: {error}", where=self._url) from error

@@ -17,7 +17,7 @@ from holdfast.backends.async_backend import PACE, Interrupted
 from holdfast.backends.redis import errors
 from holdfast.backends.redis.lua_scripts import Script
 from holdfast.backends.urls import without_password
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 Command: TypeAlias = Sequence[bytes | str | int | float]
 
@@ -33,7 +33,7 @@ def address(url: str) -> dict[str, Any]:
     except ValueError as error:
         # What follows the user may be a part of the password, if that has a / or # in it.
         why = "what follows the host is no port" if "Port" in str(error) else str(error)
-        raise Config(
+        raise ConfigError(
             f"this is no URL of a Redis server: {why}",
             where=shown,
             hint="As redis://host:6379/0; in a password, / is written as %2F, and # as %23",
@@ -41,7 +41,7 @@ def address(url: str) -> dict[str, Any]:
     path = rest.partition("?")[0].partition("/")[2]
     if path and "db" not in arguments:
         what = "what follows the host" if "@" in path else repr(path)
-        raise Config(f"{what} is no number of a database", where=shown, hint="As redis://host:6379/0")
+        raise ConfigError(f"{what} is no number of a database", where=shown, hint="As redis://host:6379/0")
     return {"socket_keepalive": True, **arguments, "decode_responses": False, "protocol": 2}
 
 
@@ -128,7 +128,7 @@ class Links:
         try:
             link = self._kind(**{**self._arguments, **self._moved})
         except (TypeError, ValueError, exceptions.RedisError) as error:
-            raise Config(f"the URL has a parameter that is not understood: {error}", where=self._where) from error
+            raise ConfigError(f"the URL has a parameter that is not understood: {error}", where=self._where) from error
         try:
             async with asyncio.timeout(self._patience):
                 await link.connect()  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import ssl
 from redis import exceptions
 
 from holdfast.backends.async_backend import Interrupted
-from holdfast.errors import Config, Denied, Transient, Unavailable
+from holdfast.errors import ConfigError, DeniedError, TransientError, UnavailableError
 
 _PASSES = ("BUSY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED", "NOTREADY", "FAILOVER", "REDIRECT")
 """What a server answers that cannot serve for a while, besides those that have classes of their own."""
@@ -26,9 +26,9 @@ def says_lost(error: exceptions.RedisError) -> bool:
     return str(error).startswith("LOST ")
 
 
-def lost(where: str) -> Unavailable:
+def lost(where: str) -> UnavailableError:
     """The server does not have the store that was opened."""
-    return Unavailable(
+    return UnavailableError(
         "the server lost the store's data: it was restarted without them, emptied, or replaced",
         where=where,
         hint="Restore a backup, or open the store anew to begin an empty one; and turn on appendonly",
@@ -38,37 +38,39 @@ def lost(where: str) -> Unavailable:
 def connecting(error: Exception, where: str) -> Exception:
     """What is raised when a connection could not be made."""
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return Config(f"the server refuses the password: {error}", where=where, hint="Look at the URL")
+        return ConfigError(f"the server refuses the password: {error}", where=where, hint="Look at the URL")
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
-        return Config(
+        return ConfigError(
             f"the server's certificate is refused: {error}", where=where, hint="Name its authority with ssl_ca_certs"
         )
     if isinstance(error, exceptions.ResponseError) and not isinstance(error, _PASSING):
-        return Config(f"the server refuses the connection: {error}", where=where, hint="Look at the URL")
+        return ConfigError(f"the server refuses the connection: {error}", where=where, hint="Look at the URL")
     return Interrupted(str(error) or "no answer came in time")
 
 
 def answered(error: exceptions.RedisError, where: str) -> Exception:
-    """What is raised when the server answers with an error. Nothing was made, unless it is `Unavailable`."""
+    """What is raised when the server answers with an error. Nothing was made, unless it is `UnavailableError`."""
     text = str(error)
     if says_lost(error):
         return lost(where)
     if isinstance(error, _PASSING) or text.startswith(_PASSES):
         return Interrupted(text)
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM " in text:
-        return Transient(
+        return TransientError(
             f"the server has no memory left: {text}",
             where=where,
             hint="Raise maxmemory, or delete or prune threads: that is still possible",
         )
     if text.startswith("MISCONF"):
-        return Transient(f"the server cannot write to its disk: {text}", where=where, hint="Look at its disk and log")
+        return TransientError(
+            f"the server cannot write to its disk: {text}", where=where, hint="Look at its disk and log"
+        )
     if isinstance(error, exceptions.NoPermissionError):
-        return Denied(
+        return DeniedError(
             f"the user may not do this: {text}",
             where=where,
             hint="Allow it all commands on keys that start with the prefix in braces",
         )
-    return Unavailable(
+    return UnavailableError(
         f"the server answered with an error: {text}", where=where, hint="Check the store; what was saved may be there"
     )

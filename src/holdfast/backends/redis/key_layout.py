@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast.backends.interface import Change, Create, Delete, Ensure, Expect, Get, Put, Query, Row, Scan
 from holdfast.backends.tables import SPACES, Key, Scalar, Space
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 Argument = bytes | str | int
 
@@ -170,7 +170,7 @@ class Shape:
                 at += length
             return rows
         except (ValueError, TypeError, IndexError, msgspec.DecodeError) as error:
-            raise Corrupt(
+            raise CorruptError(
                 f"a row of {self.space.name} is not what was written: {error}",
                 where=words(start).decode(errors="replace"),
                 hint="Check the store; something else may have written to its keys",

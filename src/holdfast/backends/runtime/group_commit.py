@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.backends.interface import Batch, Create, Ensure, Put, Suspension
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, UnavailableError
 
 if TYPE_CHECKING:
     import asyncio
@@ -125,7 +125,7 @@ class CommitQueue:
     def finish(self, ticket: Ticket, even_closed: bool = False) -> None:
         """Queue a ticket, and return when it is answered: lead if nobody does."""
         if self._committing == threading.get_ident():
-            raise Unavailable(
+            raise UnavailableError(
                 "this thread is in the middle of saving, and was interrupted to save something else",
                 where=self._where,
                 hint="In a signal handler only note that it came, and save afterwards",
@@ -191,12 +191,14 @@ class CommitQueue:
                 self._take_group()
                 self._commit_group()
             except BaseException as error:  # noqa: BLE001 - goes to all who wait; nobody else would hear of it
-                answer = Unavailable(f"the commit broke off: {error!r}", where=self._where, hint="Open the store anew")
+                answer = UnavailableError(
+                    f"the commit broke off: {error!r}", where=self._where, hint="Open the store anew"
+                )
                 self._outcomes = [answer] * len(self._group)
             self._answer()
 
-    def _refusal(self) -> Unavailable:
-        return Unavailable("the store is closed", where=self._where, hint="Open it again", code="closed")
+    def _refusal(self) -> UnavailableError:
+        return UnavailableError("the store is closed", where=self._where, hint="Open it again", code="closed")
 
     def _take_group(self) -> None:
         with self._lock:

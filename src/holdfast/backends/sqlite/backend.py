@@ -12,7 +12,8 @@ Options, as arguments or in the URL's query:
   for that: a crash of the process loses nothing, but a crash of the machine or a power cut may lose the last
   acknowledged batches. The file is consistent after either.
 - `read_only`: look at a store that is there, and change nothing; the file may be one that this user cannot write.
-- `busy_timeout`: for how many seconds to wait for another process that is writing, 60 by default. Then `Transient` is
+- `busy_timeout`: for how many seconds to wait for another process that is writing, 60 by default. Then `TransientError`
+  is
   raised.
 """
 
@@ -54,7 +55,7 @@ from holdfast.backends.sqlite.schema import STATEMENTS
 from holdfast.backends.sqlite.text_search import change_words, find_words, look_anew, merge
 from holdfast.backends.tables import WORDS
 from holdfast.backends.urls import switch
-from holdfast.errors import Config, Denied, Unavailable
+from holdfast.errors import ConfigError, DeniedError, UnavailableError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -134,7 +135,7 @@ class SQLite(Backend):
     async def _compare(self, batch: Batch) -> int | None:
         """What a batch of conditions alone comes to, where nothing else may be done."""
         if not all(isinstance(change, Expect) for change in batch):
-            raise Denied(
+            raise DeniedError(
                 "this store is open for reading only", where=self.url, hint="Open it without read_only to write"
             )
         call: Call[int | None] = Call(lambda: self._reading(_first_failed, batch))
@@ -216,7 +217,7 @@ class SQLite(Backend):
             self._connections.close()
         except apsw.Error as error:
             _failed.add(self._settings.path)
-            raise Unavailable(
+            raise UnavailableError(
                 f"the store is closed, but its log could not be written back into the file: {error}",
                 where=self.url,
                 hint="Nothing is lost: that is done when the store is opened the next time. Look at the disk",
@@ -375,34 +376,34 @@ def _settings(url: str, options: dict[str, Any]) -> Settings:
     address, _, query = url.partition("?")
     path = unquote(address.removeprefix("sqlite:///"))
     if not address.startswith("sqlite:///") or not path:
-        raise Config(
+        raise ConfigError(
             "this names no SQLite file",
             where=url,
             hint="Write sqlite:///agents.db for a file in the current directory, sqlite:////var/agents.db for another",
         )
     if "\0" in path:
-        raise Config("the path of a file has no NUL in it", where=repr(url))
+        raise ConfigError("the path of a file has no NUL in it", where=repr(url))
     if path == ":memory:":
-        raise Config("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
+        raise ConfigError("a SQLite store is a file", where=url, hint="For a store in memory open memory://")
     given = {**dict(parse_qsl(query, keep_blank_values=True)), **options}
     vfs: str | None = options.get("vfs")
     known = {"synchronous", "busy_timeout", "read_only"} | ({"vfs", "exclusive"} & options.keys())
     unknown = sorted(given.keys() - known)
     if unknown:
-        raise Config(
+        raise ConfigError(
             f"a SQLite store takes no option {unknown[0]!r}",
             where=url,
             hint="It takes synchronous, busy_timeout and read_only",
         )
     synchronous = given.get("synchronous", "full")
     if synchronous not in ("full", "normal") and not (synchronous == "off" and vfs is not None):
-        raise Config(f"synchronous cannot be {synchronous!r}", where=url, hint="It is full or normal")
+        raise ConfigError(f"synchronous cannot be {synchronous!r}", where=url, hint="It is full or normal")
     try:
         busy_timeout = float(given.get("busy_timeout", 60))
     except (TypeError, ValueError):
         busy_timeout = -1.0
     if not 0 <= busy_timeout < 1e9:
-        raise Config(
+        raise ConfigError(
             f"busy_timeout cannot be {given['busy_timeout']!r}", where=url, hint="It is a number of seconds, such as 60"
         )
     # In a VFS of its own a name is not a path here, and stays as it is.

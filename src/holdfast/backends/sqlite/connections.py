@@ -18,7 +18,7 @@ import apsw
 from holdfast.backends.sqlite import database_file
 from holdfast.backends.sqlite.database_file import Settings
 from holdfast.backends.sqlite.errors import is_damage
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -136,7 +136,7 @@ class Connections:
     # For all
 
     def end(self, what: str, hint: str, code: str) -> None:
-        """From now on, raise `Unavailable`."""
+        """From now on, raise `UnavailableError`."""
         with self._lock:
             if self._trouble is None:
                 self._trouble = what, hint, code
@@ -160,7 +160,7 @@ class Connections:
     def _raise_trouble(self) -> None:
         if self._trouble is not None:
             what, hint, code = self._trouble
-            raise Unavailable(what, where=self._settings.url, hint=hint, code=code)
+            raise UnavailableError(what, where=self._settings.url, hint=hint, code=code)
 
     def _pause(self) -> None:
         """Wait for those who read, and hold off others until `_go_on`."""

@@ -19,7 +19,7 @@ from holdfast.backends.sqlite.errors import BUSY
 from holdfast.backends.sqlite.schema import APPLICATION_ID, VERSION, later, schema
 from holdfast.backends.tables import LATER
 from holdfast.backends.urls import is_there
-from holdfast.errors import Config, Corrupt, Denied, NotFound, Unsupported
+from holdfast.errors import ConfigError, CorruptError, DeniedError, NotFoundError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def viewed(settings: Settings) -> Settings:
     """How a file is to be opened that is only looked at, as far as this user may do anything with it."""
     path = Path(settings.path)
     if not is_there(path, settings.url):
-        raise NotFound(
+        raise NotFoundError(
             "there is no store here",
             where=settings.url,
             hint="Check the path; a store is made when it is opened for writing",
@@ -160,7 +160,7 @@ def viewer(settings: Settings) -> apsw.Cursor:
         connection.execute("PRAGMA query_only = 1")
         insist = partial(Patience(settings.busy_timeout).insist, since=time.monotonic())
         if not insist(lambda: _in_transaction(connection, "BEGIN", lambda: _is_ours(connection, settings.url))):
-            raise NotFound("the file is an empty database, and no store yet", where=settings.url, code="no-store")
+            raise NotFoundError("the file is an empty database, and no store yet", where=settings.url, code="no-store")
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(settings.frozen))
     except BaseException:
         connection.close(force=True)
@@ -179,7 +179,7 @@ def writer(settings: Settings, *, create: bool = False) -> apsw.Cursor:
     connection = connect(settings, create=create)
     try:
         if connection.readonly("main"):
-            raise Denied(
+            raise DeniedError(
                 "the file may not be written",
                 where=settings.url,
                 hint="Grant this user writing to the file and to its directory",
@@ -210,7 +210,7 @@ def _claim(connection: apsw.Connection, settings: Settings) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         insist(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _make(connection, settings.url)))
     elif connection.reserve_bytes("main") == _CHECKSUM_BYTES and not _keeps_checksums(connection):
-        raise Unsupported(
+        raise UnsupportedError(
             "the pages of the file carry checksums, which this apsw does not know, and would spoil by writing",
             where=settings.url,
             hint="Install an apsw that comes with the extra cksumvfs",
@@ -219,7 +219,7 @@ def _claim(connection: apsw.Connection, settings: Settings) -> None:
         insist(lambda: _in_transaction(connection, "BEGIN IMMEDIATE", lambda: _add_later(connection)))
     mode = insist(lambda: connection.execute("PRAGMA journal_mode = WAL").get)
     if mode != "wal":
-        raise Config(
+        raise ConfigError(
             f"SQLite cannot keep a write-ahead log for this file (journal_mode is {mode})",
             where=settings.url,
             hint="Put the file on a local disk",
@@ -248,14 +248,14 @@ def _is_ours(connection: apsw.Connection, url: str) -> bool:
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application == APPLICATION_ID:
         if version != VERSION:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"the file has layout {version}, and this version of holdfast knows layout {VERSION}",
                 where=url,
                 hint="Update holdfast",
             )
         return True
     if application or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise Config("this is another application's database", where=url, hint="Name a file of holdfast's own")
+        raise ConfigError("this is another application's database", where=url, hint="Name a file of holdfast's own")
     _check_length(connection.filename, url)
     return False
 
@@ -275,7 +275,7 @@ def _check_length(path: str, url: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         size = Path(path).stat().st_size
         if 0 < size < _SMALLEST_PAGE:
-            raise Corrupt(
+            raise CorruptError(
                 f"the file has {size} bytes, and no store is that short", where=url, hint="Restore it from a backup"
             )
 

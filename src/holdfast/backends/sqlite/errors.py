@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import apsw
 
-from holdfast.errors import Config, Corrupt, Denied, HoldfastError, Invalid, TooLarge, Transient, Unavailable
+from holdfast.errors import (
+    ConfigError,
+    CorruptError,
+    DeniedError,
+    HoldfastError,
+    InvalidError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 """Another connection is in the way; it may be gone in a moment."""
@@ -45,19 +54,21 @@ def translate(error: Exception, where: str) -> HoldfastError:
     """The error to raise in place of SQLite's, where nothing was made."""
     said = str(error)
     if isinstance(error, apsw.NotADBError):
-        return Corrupt(
+        return CorruptError(
             f"the file is not a SQLite database, or its beginning is damaged: {said}",
             where=where,
             hint="Check the path; if it is right, run holdfast repair, or restore the file from a backup",
         )
     if isinstance(error, apsw.Error) and is_damage(error):
-        return Corrupt(f"the file is damaged: {said}", where=where, hint="Keep a copy of it, and run holdfast repair")
+        return CorruptError(
+            f"the file is damaged: {said}", where=where, hint="Keep a copy of it, and run holdfast repair"
+        )
     if isinstance(error, apsw.TooBigError):
-        return TooLarge(f"a row is larger than SQLite stores: {said}", where=where)
+        return TooLargeError(f"a row is larger than SQLite stores: {said}", where=where)
     if isinstance(error, INPUT):
-        return Invalid(f"a value does not fit into its column: {said}", where=where)
+        return InvalidError(f"a value does not fit into its column: {said}", where=where)
     if isinstance(error, BUSY):
-        return Transient(
+        return TransientError(
             f"other processes kept the file locked for too long: {said}",
             where=where,
             hint="Try again, or raise the option busy_timeout; a process that hangs in the middle of writing also "
@@ -65,31 +76,31 @@ def translate(error: Exception, where: str) -> HoldfastError:
             code="busy",
         )
     if isinstance(error, apsw.FullError):
-        return Transient(
+        return TransientError(
             f"the disk is full: {said}",
             where=where,
             hint="Nothing of this batch was stored, and nothing stored before is lost; make room and try again",
             code="disk-full",
         )
     if isinstance(error, apsw.NoMemError | apsw.IOError):
-        return Transient(
+        return TransientError(
             f"reading failed: {said}",
             where=where,
             hint="Nothing was changed; try again, and if it stays, look at the disk",
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
-        return Denied(
+        return DeniedError(
             f"the file may not be written: {said}",
             where=where,
             hint="Grant this user writing to the file and to its directory",
         )
-    return Unavailable(f"SQLite failed: {said}", where=where, hint="Open the store anew")
+    return UnavailableError(f"SQLite failed: {said}", where=where, hint="Open the store anew")
 
 
 def translate_opening(error: apsw.Error, where: str) -> HoldfastError:
     """The same, while a store is opened."""
     if isinstance(error, apsw.CantOpenError):
-        return Config(
+        return ConfigError(
             f"the file cannot be opened: {error}",
             where=where,
             hint="Its directory must exist, and this user must be allowed to read and write there",
@@ -97,9 +108,9 @@ def translate_opening(error: apsw.Error, where: str) -> HoldfastError:
     return translate(error, where)
 
 
-def broken(error: Exception, where: str) -> Unavailable:
+def broken(error: Exception, where: str) -> UnavailableError:
     """The error once writing or flushing failed."""
-    return Unavailable(
+    return UnavailableError(
         f"writing failed, and what was being written may or may not be stored: {error}",
         where=where,
         hint="Look at the disk, then open the store anew: until then nothing more is read or written",

@@ -25,7 +25,7 @@ from holdfast.backends.sqlite.backend import SQLite, answers
 from holdfast.backends.sqlite.database_file import Settings
 from holdfast.backends.sqlite.header_repair import with_beginning
 from holdfast.backends.tables import LATER, SPACES, Space
-from holdfast.errors import Conflict, Corrupt, Unavailable
+from holdfast.errors import ConflictError, CorruptError, UnavailableError
 
 _BATCH = 256
 _PAGE = 1000
@@ -52,8 +52,8 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
     """Put a new file in the place of a damaged one, with all that can be read of that; or only make the new file, under
     another name.
 
-    `Conflict` while another process has the file open. `Corrupt` if nothing can be read of it. Begun again after an
-    interruption, it starts anew; nothing was changed before the new file was complete.
+    `ConflictError` while another process has the file open. `CorruptError` if nothing can be read of it. Begun again
+    after an interruption, it starts anew; nothing was changed before the new file was complete.
     """
     new = Path(into or f"{path}.salvage")
     copy = Path(f"{new}-copy")
@@ -65,7 +65,7 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
         source = _Source(connection)
         try:
             tables = source.tables()
-        except Corrupt as error:
+        except CorruptError as error:
             source, tables = _from_copy(Path(path), new, copy, error)
             connection.close(force=True)
             connection, readable = source.connection, False
@@ -83,7 +83,7 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
             _remove(new)
             raise _nothing(path, "no row was found in it")
         if wrong:
-            raise Corrupt(f"the salvaged file is not sound: {wrong[0]}", where=str(new), hint="Look at the disk")
+            raise CorruptError(f"the salvaged file is not sound: {wrong[0]}", where=str(new), hint="Look at the disk")
         damaged = "" if into is not None else str(_swap(connection if readable else None, Path(path), new))
     finally:
         connection.close(force=True)
@@ -91,7 +91,7 @@ def salvage(path: str, sound: Sound, into: str | None = None) -> Salvaged:
     return Salvaged(kept, copied.refused, copied.holes, damaged)
 
 
-def _from_copy(path: Path, new: Path, copy: Path, error: Corrupt) -> tuple[_Source, set[str]]:
+def _from_copy(path: Path, new: Path, copy: Path, error: CorruptError) -> tuple[_Source, set[str]]:
     """A file that cannot be read at all, in a copy with another beginning."""
     _check_alone(path)
     for tables in (False, True):
@@ -104,7 +104,7 @@ def _from_copy(path: Path, new: Path, copy: Path, error: Corrupt) -> tuple[_Sour
             found = source.tables()
             if {space.name for space in SPACES} - {space.name for space in LATER} <= found:
                 return source, found
-        except Corrupt:
+        except CorruptError:
             pass  # with another list of tables, perhaps
         connection.close(force=True)
         _remove(copy)
@@ -113,7 +113,8 @@ def _from_copy(path: Path, new: Path, copy: Path, error: Corrupt) -> tuple[_Sour
 
 
 def _check_alone(path: Path) -> None:
-    """`Conflict` while another process has a file open of which SQLite itself cannot tell, since it cannot read it."""
+    """`ConflictError` while another process has a file open of which SQLite itself cannot tell, since it cannot read
+    it."""
     if os.name == "posix":
         import fcntl
 
@@ -124,8 +125,8 @@ def _check_alone(path: Path) -> None:
                 raise _in_use(str(path)) from error
 
 
-def _nothing(path: str, why: str) -> Corrupt:
-    return Corrupt(
+def _nothing(path: str, why: str) -> CorruptError:
+    return CorruptError(
         f"nothing can be read of the file: {why}",
         where=path,
         hint="Check that it is the right one. If it is, put it aside, and restore it from a backup, or make it anew "
@@ -133,9 +134,9 @@ def _nothing(path: str, why: str) -> Corrupt:
     )
 
 
-def _in_use(path: str) -> Conflict:
+def _in_use(path: str) -> ConflictError:
     hint = "Stop what uses the store, and repair it again"
-    return Conflict("another process has the file open", where=path, hint=hint)
+    return ConflictError("another process has the file open", where=path, hint=hint)
 
 
 def _count(path: str) -> int:
@@ -201,12 +202,14 @@ class _Source:
         try:
             found = answers(cursor, queries)
             if not all(_fits(query.space, row) for query, each in zip(queries, found, strict=True) for row in each):
-                raise Corrupt("a row is none of this table", where=self.connection.filename)  # pages changed places
+                raise CorruptError(
+                    "a row is none of this table", where=self.connection.filename
+                )  # pages changed places
             return found
         except apsw.Error as error:
             raise errors.translate(error, self.connection.filename) from error
         except UnicodeDecodeError as error:
-            raise Corrupt(f"a name is no text: {error}", where=self.connection.filename) from error
+            raise CorruptError(f"a name is no text: {error}", where=self.connection.filename) from error
         finally:
             if self.connection.in_transaction:
                 cursor.execute("ROLLBACK")
@@ -254,7 +257,7 @@ class _Copy:
         try:
             async for row in rows(self._source, space, ()):
                 await self._take(space, row)
-        except Corrupt:
+        except CorruptError:
             await self._flush()
             await self._doubtful(space)
         await self._flush()
@@ -303,7 +306,7 @@ def _swap(connection: apsw.Connection | None, path: Path, new: Path) -> Path:
         if connection is not None:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.Error as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"the log of the damaged file cannot be written back: {error}",
             where=str(path),
             hint=f"What could be read is in {new}: stop all that uses the store, and put it in the file's place",

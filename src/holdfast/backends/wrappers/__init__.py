@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from holdfast.backends.interface import Backend, Batch, Capabilities, Match, Matches, Query, Row, Sound
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 
 class Wrapper(Backend):
@@ -20,7 +20,9 @@ class Wrapper(Backend):
     @classmethod
     async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the port's signature
         """A wrapper has no URL of its own: it is put around an open store."""
-        raise Config(f"{cls.__name__} cannot be opened by URL", where=url, hint="Open the store inside, and wrap it")
+        raise ConfigError(
+            f"{cls.__name__} cannot be opened by URL", where=url, hint="Open the store inside, and wrap it"
+        )
 
     @property
     def url(self) -> str:

@@ -39,7 +39,7 @@ from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.cache_storage import MemoryRoom, Room
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of, shown
 from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
-from holdfast.errors import Config, Transient, Unavailable
+from holdfast.errors import ConfigError, TransientError, UnavailableError
 
 MAX_AGE = 5.0
 SIZE = 64 << 20
@@ -83,7 +83,9 @@ class Cache(Wrapper):
         max_age = number(url, "max_age", found.get("max_age", MAX_AGE), 0, 86_400)
         place = found.get("in") or "memory:"
         if "size" in found and not place.startswith("memory:"):
-            raise Config("size is for a cache in memory", where=place.partition(":")[0] + ":…", hint="Leave it out")
+            raise ConfigError(
+                "size is for a cache in memory", where=place.partition(":")[0] + ":…", hint="Leave it out"
+            )
         size = whole(url, "size", found.get("size", SIZE), 1)
         alone = place in ("memory:", "memory://")
         # The name that tells a store from others in a shared room is no tenant's row.
@@ -122,7 +124,7 @@ class Cache(Wrapper):
             new = {mark: value for mark, value, old in zip(marks, values, found, strict=True) if old is None}
             if new:
                 await self._room.put_many(new, _MARK_SECONDS)
-        except Transient:
+        except TransientError:
             self._troubles += 1
             return await self._ask(queries)
         self._misses += 1
@@ -131,7 +133,7 @@ class Cache(Wrapper):
         if left > 0:
             try:
                 await self._room.put_many({name: _pack(rows, b"".join(values))}, left)
-            except Transient:
+            except TransientError:
                 self._troubles += 1
         return rows
 
@@ -165,7 +167,7 @@ class Cache(Wrapper):
         if not self._max_age or not queries:
             return None
         if self._closed:
-            raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
+            raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
         lines: set[Key] = set()
         for query in queries:
             if isinstance(query, Get):
@@ -217,7 +219,7 @@ class Cache(Wrapper):
     async def _drop(self, marks: list[bytes]) -> None:
         try:
             await self._room.drop(marks)
-        except Transient:
+        except TransientError:
             self._troubles += 1
             self._distrust(marks)
         except BaseException:
@@ -227,11 +229,11 @@ class Cache(Wrapper):
 
 async def _shared_room(url: str) -> Room:
     if url.partition(":")[0] not in ("redis", "rediss", "valkey", "valkeys"):
-        raise Config("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
+        raise ConfigError("a cache is in memory or in Redis", where=shown(url), hint="Write in=memory: or in=redis://…")
     try:
         from holdfast.backends.redis.cache_storage import RedisRoom
     except ModuleNotFoundError as error:
-        raise Config(
+        raise ConfigError(
             f"a cache in Redis needs {error.name}, which is not installed",
             hint="Install it with: pip install 'holdfast[redis]'",
         ) from error

@@ -15,7 +15,7 @@ class Room(Protocol):
     """Keeps values for a while. May forget anything at any time; never brings back what was dropped.
 
     The methods are coroutines as those of a backend are: they wait only for a `Suspension`. A room that cannot be
-    reached raises `Transient`.
+    reached raises `TransientError`.
     """
 
     @property

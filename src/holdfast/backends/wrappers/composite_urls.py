@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from holdfast.backends.interface import Backend
 from holdfast.backends.registry import backend_for
 from holdfast.backends.urls import without_password
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 
 COMPOSITIONS: Mapping[str, tuple[str, ...]] = {
     "retry": ("store",),
@@ -36,7 +36,7 @@ def compose(kind: str, /, **parts: object) -> str:
     Further parts are options. A name that is a word of Python is written with an underscore: `in_`.
     """
     if kind not in COMPOSITIONS:
-        raise Config(f"{kind!r} is no kind of composition", hint=f"There are {', '.join(COMPOSITIONS)}")
+        raise ConfigError(f"{kind!r} is no kind of composition", hint=f"There are {', '.join(COMPOSITIONS)}")
     pairs = [(name.rstrip("_"), _text(value)) for name, value in parts.items()]
     return f"{kind}:?{urlencode(pairs, quote_via=quote, safe='/:@$,')}"
 
@@ -45,20 +45,20 @@ def parts_of(url: str, kind: str, options: tuple[str, ...], given: Mapping[str, 
     """The parts and options of a composition: from the query, or given, which counts for more."""
     address, _, query = url.partition("?")
     if address not in (f"{kind}:", f"{kind}://"):
-        raise Config(f"this is no URL of a store of the kind {kind}", where=shown(url), hint=f"Write {kind}:?…")
+        raise ConfigError(f"this is no URL of a store of the kind {kind}", where=shown(url), hint=f"Write {kind}:?…")
     stores = COMPOSITIONS[kind]
     found: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
     found.update({name.rstrip("_"): value for name, value in given.items()})
     unknown = sorted(found.keys() - {*stores, *options})
     if unknown:
-        raise Config(
+        raise ConfigError(
             f"a store of the kind {kind} takes no option {unknown[0]!r}",
             where=shown(url),
             hint=f"It takes {', '.join([*stores, *options])}. In a part's URL, & is written %26, and ? %3F",
         )
     for name in stores:
         if name != "in" and not found.get(name):
-            raise Config(f"a store of the kind {kind} needs {name!r}", where=shown(url), hint=f"{name} is a URL")
+            raise ConfigError(f"a store of the kind {kind} needs {name!r}", where=shown(url), hint=f"{name} is a URL")
     return found
 
 
@@ -90,7 +90,9 @@ def age(url: str, name: str, value: object) -> float:
     """An option that is a span of time: seconds, or `90s`, `15m`, `12h`, `30d`."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", str(value))
     if found is None or isinstance(value, bool):
-        raise Config(f"{name} cannot be {value!r}", where=shown(url), hint="It is a time such as 90s, 15m, 12h or 30d")
+        raise ConfigError(
+            f"{name} cannot be {value!r}", where=shown(url), hint="It is a time such as 90s, 15m, 12h or 30d"
+        )
     return float(found[1]) * _AGES[found[2] or "s"]
 
 

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.backends.interface import Batch, Change, Create, Delete, Ensure, Expect, Put, Row, Scan
 from holdfast.backends.runtime.group_commit import size_of
 from holdfast.backends.tables import JOURNAL, SPACES, Key
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import CorruptError, InvalidError
 
 _MORE, _END = b"\x00", b"\x01"
 _HEAD = 9
@@ -76,7 +76,7 @@ def write(after: Mark, changes: Sequence[Change], batches: int) -> tuple[list[Ch
     try:
         data = msgspec.msgpack.encode([_flat(change) for change in changes if not isinstance(change, Expect)])
     except (ValueError, OverflowError, TypeError) as error:
-        raise Invalid(f"a row holds what no store does: {error}") from error
+        raise InvalidError(f"a row holds what no store does: {error}") from error
     now = time.time_ns()
     pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
     made: list[Change] = [after.there]
@@ -104,7 +104,7 @@ def entries(rows: Sequence[Row], where: str) -> Iterator[Entry]:
     for row in rows:
         checksum, piece = row.body[1:5], row.body[_HEAD:]
         if zlib.crc32(piece).to_bytes(4) != checksum:
-            raise Corrupt(f"row {mark_of(row).number} of the journal is not what was written", where=where)
+            raise CorruptError(f"row {mark_of(row).number} of the journal is not what was written", where=where)
         data += piece
         if ends(row):
             yield Entry(mark_of(row), [_change(*change) for change in msgspec.msgpack.decode(data)])

@@ -31,7 +31,7 @@ from holdfast.backends.wrappers.replica_pair import (
     fill_remote,
     not_ours,
 )
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 _log = logging.getLogger("holdfast.copies")
 
@@ -147,7 +147,9 @@ class Sender:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 more = True
             except Exception as error:  # noqa: BLE001 - nobody else would hear of it
-                self._end(Unavailable(f"copying broke off: {error!r}", where=self._remote.url, hint="Open it anew"))
+                self._end(
+                    UnavailableError(f"copying broke off: {error!r}", where=self._remote.url, hint="Open it anew")
+                )
                 return
             else:
                 pause = _FIRST_PAUSE
@@ -217,7 +219,7 @@ class Sender:
             raise not_ours(self._remote)
         try:
             at, (last,) = run(self._local.read([journal.at(cursor.number), journal.LAST]))
-        except Corrupt:
+        except CorruptError:
             # What the copy has is known all the same: it may have to answer for the local store.
             self._arrived(cursor.number if cursor.whole else -1)
             raise

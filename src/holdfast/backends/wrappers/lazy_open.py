@@ -10,7 +10,7 @@ from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.composite_urls import shown
 from holdfast.backends.wrappers.fair_lock import Turns
-from holdfast.errors import Config, Unavailable
+from holdfast.errors import ConfigError, UnavailableError
 
 
 class Later(Backend):
@@ -27,7 +27,7 @@ class Later(Backend):
     @classmethod
     async def open(cls, url: str, **options: Any) -> Backend:  # noqa: ARG003 - the port's signature
         """It is made, not opened."""
-        raise Config("a store is opened by its own URL", where=shown(url))
+        raise ConfigError("a store is opened by its own URL", where=shown(url))
 
     @property
     def url(self) -> str:
@@ -36,14 +36,14 @@ class Later(Backend):
     @property
     def capabilities(self) -> Capabilities:
         if self._opened is None:
-            raise Unavailable("the store is not open yet", where=self.url)
+            raise UnavailableError("the store is not open yet", where=self.url)
         return self._opened.capabilities
 
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         opened = await self._open()
         try:
             return await opened.read(queries)
-        except Unavailable:
+        except UnavailableError:
             await self._let_go(opened)
             raise
 
@@ -51,7 +51,7 @@ class Later(Backend):
         opened = await self._open()
         try:
             return await opened.apply(batch)
-        except Unavailable:
+        except UnavailableError:
             await self._let_go(opened)
             raise
 
@@ -89,7 +89,7 @@ class Later(Backend):
     def _open_now(self) -> Backend:
         with self._turns.lock:
             if self._closed:
-                raise Unavailable("the store is closed", where=self.url, hint="Open it again", code="closed")
+                raise UnavailableError("the store is closed", where=self.url, hint="Open it again", code="closed")
             if self._opened is None:
                 self._opened = run(backend_for(self._url).open(self._url))
             return self._opened

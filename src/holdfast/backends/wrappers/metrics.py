@@ -20,7 +20,7 @@ BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 class Metrics(Counting):
     """Counts as `Counting` does, and errors by kind, and times; all of it is in `status`.
 
-    The names in `status`: `reads`, `queries`, `applies`, `refused`, `rows_read` and so on; `read_errors_Transient`;
+    The names in `status`: `reads`, `queries`, `applies`, `refused`, `rows_read` and so on; `read_errors_TransientError`;
     `apply_seconds_sum`, and `apply_seconds_le_0.01` for the calls that took no more than 0.01 s, errors among them.
     """
 

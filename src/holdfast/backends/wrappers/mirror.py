@@ -2,8 +2,8 @@
 
 As `behind:` (see `holdfast.backends.wrappers.replication`), but a batch is acknowledged once it is in both stores. If
 the remote store does not take it within `patience` seconds (5), the mirror goes on with the local store alone; `status`
-says so, and the copy catches up when it can. With `strict`, that is an error instead: `Uncertain` for the batch that is
-in one store only, then `Transient`, before anything is done, until the copy has caught up.
+says so, and the copy catches up when it can. With `strict`, that is an error instead: `OutcomeUnknownError` for the
+batch that is in one store only, then `TransientError`, before anything is done, until the copy has caught up.
 
 **Healing.** What cannot be read from the local store, or does not pass the check `sound`, is read from the copy, if
 that has everything; it is written back where that can be, counted in `status` and logged.
@@ -23,7 +23,7 @@ from holdfast.backends.wrappers.private_rows import read_theirs
 from holdfast.backends.wrappers.replica_pair import Cursor, Identity, cursor_of
 from holdfast.backends.wrappers.replication import PATIENCE, Replicate
 from holdfast.backends.wrappers.store_diff import read_one
-from holdfast.errors import Corrupt, HoldfastError, Transient, Uncertain
+from holdfast.errors import CorruptError, HoldfastError, OutcomeUnknownError, TransientError
 
 _log = logging.getLogger("holdfast.copies")
 
@@ -91,7 +91,7 @@ class Mirror(Replicate):
         self._alone = True
         _log.warning("%s: the copy does not answer; going on without it", self.url)
         if self._strict:
-            raise Uncertain(
+            raise OutcomeUnknownError(
                 f"made here, and not yet in the copy after {self._patience:g} s: {self._sender.trouble}",
                 where=self.remote.url,
                 hint="It will be copied; saving again under the same id is safe",
@@ -104,7 +104,7 @@ class Mirror(Replicate):
         if not self._sender.trouble and journal.mark_of(last).number - self._sender.sent <= _NEAR:
             self._alone = False
         elif self._strict:
-            raise Transient(
+            raise TransientError(
                 f"the copy does not keep up: {self._sender.trouble or 'it is catching up'}",
                 where=self.remote.url,
                 hint="Nothing was done. Try again when the copy is back, or open without strict",
@@ -115,7 +115,7 @@ class Mirror(Replicate):
     async def read(self, queries: Sequence[Query]) -> list[list[Row]]:
         try:
             found = await read_theirs(self.inner, queries)
-        except Corrupt as error:
+        except CorruptError as error:
             copied = await self._copied(queries)
             if copied is None:
                 raise
@@ -182,7 +182,7 @@ class Mirror(Replicate):
     async def _caught_up(self) -> bool:
         try:
             return await super()._caught_up()
-        except Corrupt:
+        except CorruptError:
             # The end of the journal cannot be read either: what this process wrote is known, and what the copy has.
             return await self._sender.arrival(self._last.number if self._last else 0, self._patience)
 

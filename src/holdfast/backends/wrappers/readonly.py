@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.backends.interface import Batch, Expect
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 
 
 class ReadOnly(Wrapper):
@@ -31,7 +31,7 @@ class ReadOnly(Wrapper):
 
     async def apply(self, batch: Batch) -> int | None:
         if not all(isinstance(change, Expect) for change in batch):
-            raise Denied(
+            raise DeniedError(
                 "this store is open for reading only",
                 where=self.url,
                 hint="To write, open the store inside, without readonly:",

@@ -18,7 +18,7 @@ from holdfast.backends.tables import JOURNAL, SPACES, Key
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.journal import Mark
 from holdfast.backends.wrappers.private_rows import is_blank, is_empty, page_of_theirs
-from holdfast.errors import Config, Corrupt
+from holdfast.errors import ConfigError, CorruptError
 
 _IDENTITY: Key = ("", "identity", 0)
 _COPY: Key = ("", "copy", 0)
@@ -95,7 +95,7 @@ async def attach(local: Backend, remote: Backend, restore: bool) -> Identity:
                 raise not_ours(remote)
             else:
                 return identity
-        except Config:
+        except ConfigError:
             if await cursor_of(remote) == cursor and await identity_of(local) == (identity, filling):
                 raise
             # Others were at it meanwhile, and it may be right by now.
@@ -150,14 +150,14 @@ async def _may_restore(local: Backend, remote: Backend, cursor: Cursor, restore:
     if not await is_empty(local):
         raise not_ours(remote)
     if not restore:
-        raise Config(
+        raise ConfigError(
             "this holds the copy of another store, and the local one is empty",
             where=remote.url,
             hint="If that store is lost, open once with restore=true: the local store is filled from the copy, and the "
             "old one can no longer write to it",
         )
     if not cursor.whole:
-        raise Config(
+        raise ConfigError(
             "this copy was never finished: it cannot stand for the store",
             where=remote.url,
             hint="Find the local store that it was made from",
@@ -200,7 +200,7 @@ async def _pages(backend: Backend, into: Backend) -> AsyncIterator[list[Put]]:
                 break
 
 
-class Estranged(Config):
+class Estranged(ConfigError):
     """Two stores are not, or no longer, a store and its copy. Nothing is copied any more."""
 
 
@@ -226,4 +226,4 @@ def _decode(body: bytes, kind: type, where: str) -> Any:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise Corrupt(f"the row that says what is copied where cannot be read: {error}", where=where) from error
+        raise CorruptError(f"the row that says what is copied where cannot be read: {error}", where=where) from error

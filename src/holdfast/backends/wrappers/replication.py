@@ -50,7 +50,15 @@ from holdfast.backends.wrappers.journal_sender import Sender
 from holdfast.backends.wrappers.lazy_open import Later
 from holdfast.backends.wrappers.private_rows import move_theirs, read_theirs
 from holdfast.backends.wrappers.replica_pair import Identity, attach, identity_of
-from holdfast.errors import Config, Denied, HoldfastError, TooLarge, Transient, Unavailable, Uncertain
+from holdfast.errors import (
+    ConfigError,
+    DeniedError,
+    HoldfastError,
+    OutcomeUnknownError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 
 _log = logging.getLogger("holdfast.copies")
 
@@ -190,7 +198,7 @@ class Replicate(Wrapper):
         able = self.capabilities
         largest = max((len(change.row.body) for change in batch if isinstance(change, _WRITING)), default=0)
         if largest > able.max_body or size_of(batch) > able.max_batch:
-            raise TooLarge(
+            raise TooLargeError(
                 f"a batch of {size_of(batch)} bytes, the largest body of {largest}, is more than this pair takes: "
                 f"{able.max_batch}, and {able.max_body} a body",
                 where=self.url,
@@ -228,9 +236,9 @@ class Replicate(Wrapper):
                 refused = run(self.inner.apply([*changes, *entry]))
             except HoldfastError as error:
                 self._last = None
-                if isinstance(error, Unavailable | Uncertain):
+                if isinstance(error, UnavailableError | OutcomeUnknownError):
                     self._doubt = (mark, [batch for _, batch in group]) if mark else None
-                if isinstance(error, Unavailable | Transient) or len(group) == 1:
+                if isinstance(error, UnavailableError | TransientError) or len(group) == 1:
                     raise
                 # Nothing was made. It is the fault of one of them, and nobody else's.
                 self._make_each(group, answers)
@@ -255,7 +263,7 @@ class Replicate(Wrapper):
         for place, batch in group:
             try:
                 self._make([(place, batch)], answers)
-            except (Unavailable, Transient):
+            except (UnavailableError, TransientError):
                 raise
             except HoldfastError as error:
                 answers[place] = error
@@ -281,7 +289,7 @@ class Replicate(Wrapper):
     def _find_last(self) -> Mark:
         ((*rows,),) = run(self.inner.read([journal.LAST]))
         if not rows:
-            raise Unavailable(
+            raise UnavailableError(
                 "the journal of the local store is gone", where=self.inner.url, hint="Close the pair, and open it anew"
             )
         return journal.mark_of(rows[0])
@@ -292,7 +300,7 @@ class Replicate(Wrapper):
         """Start sending; what is plainly wrong with the copy is said now."""
         await self._sender.begun(self._patience)
         error = self._sender.over or self._sender.failure
-        if isinstance(error, Config | Denied):
+        if isinstance(error, ConfigError | DeniedError):
             raise again(error)
 
     async def _caught_up(self) -> bool:

@@ -3,9 +3,9 @@
 Stores over a network try again by themselves while a connection is lost. This is for what they give up on, and for
 stores that do not: a SQLite file that others keep locked, a disk that is full for a while.
 
-Only `Transient` is tried again, since nothing was done then; `Uncertain`, which says that a change may have been made,
-never is. After `breaker` failures in a row the store is left alone for `rest` seconds: calls fail at once, and then a
-single one is let through to see. Its success closes the breaker.
+Only `TransientError` is tried again, since nothing was done then; `OutcomeUnknownError`, which says that a change may
+have been made, never is. After `breaker` failures in a row the store is left alone for `rest` seconds: calls fail at
+once, and then a single one is let through to see. Its success closes the breaker.
 
 Options: `attempts` (5), `deadline` (30 seconds for all attempts of a call), `pause` (0.05 seconds before the second,
 then twice as long each time, up to 2 seconds, each shortened by chance), `breaker` (10 failures), `rest` (5 seconds).
@@ -25,7 +25,7 @@ from holdfast.backends.runtime.fork_safety import renew_after_fork
 from holdfast.backends.urls import number, whole
 from holdfast.backends.wrappers import Wrapper
 from holdfast.backends.wrappers.composite_urls import compose, open_parts, parts_of
-from holdfast.errors import HoldfastError, Transient, Uncertain
+from holdfast.errors import HoldfastError, OutcomeUnknownError, TransientError
 
 T = TypeVar("T")
 
@@ -99,11 +99,11 @@ class Retry(Wrapper):
             self._breaker.admit(self.url)
             try:
                 answer = await ask()
-            except Transient as error:
+            except TransientError as error:
                 self._breaker.failed()
                 pause_now = pause * random.uniform(0.5, 1)  # noqa: S311 - so that not all come back at once
                 over = attempt >= self._attempts or time.monotonic() + pause_now >= deadline
-                if over or isinstance(error, Uncertain):
+                if over or isinstance(error, OutcomeUnknownError):
                     raise
             except HoldfastError:
                 self._breaker.answered()
@@ -139,7 +139,7 @@ class _Breaker:
         self._trying = False
 
     def admit(self, where: str) -> None:
-        """Raise `Transient` if the store is to be left alone."""
+        """Raise `TransientError` if the store is to be left alone."""
         with self._lock:
             if self._failures < self._most:
                 return
@@ -147,7 +147,7 @@ class _Breaker:
             if left <= 0 and not self._trying:
                 self._trying = True
                 return
-            raise Transient(
+            raise TransientError(
                 f"the store failed {self._failures} times in a row and is left alone: the breaker is open, "
                 f"next try in {max(left, 0):.1f} s",
                 where=where,

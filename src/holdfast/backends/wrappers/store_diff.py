@@ -11,7 +11,7 @@ from holdfast.backends.tables import SPACES, Json, Key, Scalar, Space, Words
 from holdfast.backends.wrappers import journal
 from holdfast.backends.wrappers.private_rows import page_of_theirs
 from holdfast.backends.wrappers.replica_pair import cursor_of
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _PAGE = 64
 _LOOKS = 5
@@ -96,7 +96,7 @@ async def _page(local: Backend, query: Scan, theirs: list[Row]) -> tuple[list[Ro
     """A page of the local store; where that is damaged, those rows of the copy's page that can be read."""
     try:
         (rows,) = await local.read([query])
-    except Corrupt:
+    except CorruptError:
         found = [await read_one(local, query.space, row.key) for row in theirs]
         return [row for row, _ in found if row is not None], False
     return rows, True
@@ -106,7 +106,7 @@ async def read_one(backend: Backend, space: Space, key: Key) -> tuple[Row | None
     """A row, or None; and whether it cannot be read."""
     try:
         ((*rows,),) = await backend.read([Get(space, [key])])
-    except Corrupt:
+    except CorruptError:
         return None, True
     return (rows[0] if rows else None), False
 

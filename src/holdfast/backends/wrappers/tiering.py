@@ -44,7 +44,7 @@ from holdfast.backends.wrappers.composite_urls import age, compose, open_parts, 
 from holdfast.backends.wrappers.private_rows import is_blank, move_theirs, page_of_theirs, read_theirs
 from holdfast.backends.wrappers.tier_mover import FENCES, Line, Mover, fence
 from holdfast.backends.wrappers.tier_stub import EXTRA, MOVED, Stub, given, kept, stub_in
-from holdfast.errors import Config, Corrupt, HoldfastError
+from holdfast.errors import ConfigError, CorruptError, HoldfastError
 
 _log = logging.getLogger("holdfast.tiers")
 
@@ -127,7 +127,7 @@ class Tiers(Wrapper):
                 return found
             # Written or brought back since it was read; or gone for good.
             missing = next(rows[at].key for at in stubs if at not in bodies)
-        raise Corrupt(
+        raise CorruptError(
             f"the body of {missing!r} was moved to the cold store, and is not there as it was",
             where=self.cold.url,
             hint="Restore the cold store from a backup",
@@ -303,8 +303,8 @@ async def _pair(hot: Backend, cold: Backend) -> None:
         await cold.apply([Create(JOURNAL, Row(_COLD, (0,), row.body))])
 
 
-def _not_its_cold(cold: Backend) -> Config:
-    return Config(
+def _not_its_cold(cold: Backend) -> ConfigError:
+    return ConfigError(
         "this is not the cold store that belongs to the hot one",
         where=cold.url,
         hint="Name the one that was used before. A hot store that has none yet is given an empty one",

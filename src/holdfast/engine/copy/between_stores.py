@@ -38,7 +38,7 @@ from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.projection.rows import nothing_shown
 from holdfast.engine.protection import HOLD, LEASE, PIN
 from holdfast.engine.row_format import Line, Point, is_sound
-from holdfast.errors import Conflict, Corrupt, Denied, Invalid, Unsupported
+from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, UnsupportedError
 
 _NEEDED = (NODES, OBJECTS, FOLDS, WRITES, BRANCHES, REFS, EVENTS, LINKS)
 """What is copied before the steps, in this order."""
@@ -114,16 +114,16 @@ class Mover:
     async def copy(self, tenant: str | None, only: Sequence[Line] | None = None) -> Copied:
         """Copy all lines of a tenant, or of all; or only some.
 
-        `Conflict` at a line that has another history in the other store: what comes after it is not copied.
-        `Unsupported` if the other store cannot hold a row: for a step, before anything is written. Lines that are
-        damaged are left out; `Corrupt` names them when all others are copied.
+        `ConflictError` at a line that has another history in the other store: what comes after it is not copied.
+        `UnsupportedError` if the other store cannot hold a row: for a step, before anything is written. Lines that are
+        damaged are left out; `CorruptError` names them when all others are copied.
         """
         began = time.monotonic()
         if self._source is self._target or (self._source.url == self._target.url and self._target.capabilities.shared):
-            raise Invalid("a store is not copied to itself", where=self._source.url)
+            raise InvalidError("a store is not copied to itself", where=self._source.url)
         self._only = only
         await self._check_sizes(tenant)
-        damaged: dict[Line, Corrupt] = {}
+        damaged: dict[Line, CorruptError] = {}
         first = await self._lines(tenant)
         lines, changing = first, set[Line]()
         for turn in range(_PASSES):
@@ -133,7 +133,7 @@ class Mover:
                     changing.add(line)
                     try:
                         await self._copy(line)
-                    except Corrupt as error:
+                    except CorruptError as error:
                         damaged[line] = error
                 if not turn:
                     self._report("copied", number, len(lines), line)
@@ -184,14 +184,15 @@ class Mover:
     def _check_size(self, line: Line, space: Space, row: Row) -> None:
         most = self._target.capabilities.max_body
         if len(row.body) > most:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"a row of {len(row.body)} bytes is over the limit of {most}",
                 where=f"thread {line}, {space.name} {row.key[2:]}; to be copied to {self._target.url}",
                 hint="Copy to a store that holds larger rows, or delete the thread. Nothing of it was copied",
             )
 
     async def lacks(self, line: Line) -> bool:
-        """Whether the other store lacks a step of a line. `Conflict` if it does, and has another history besides."""
+        """Whether the other store lacks a step of a line. `ConflictError` if it does, and has another history
+        besides."""
         (found,) = await self._source.read([Get(LINES, [tuple(line)])])
         (there,) = await self._target.read([Get(LINES, [tuple(line)])])
         if not there:
@@ -248,7 +249,7 @@ class Mover:
             await writer.finish(found[0])
         except _Changed:
             return False
-        except Unsupported:
+        except UnsupportedError:
             if not there:
                 await self._engine.lines.delete(line)
             raise
@@ -272,7 +273,7 @@ class Mover:
                 raise _Changed
             for row in found:
                 if not is_sound(space, row):
-                    raise Corrupt(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
+                    raise CorruptError(f"a row of {space.name} is not what was written", where=f"{row.key[2:]}")
                 if row.columns != ours[row.key]:
                     raise _Changed
                 self._check_size(writer.line, space, row)
@@ -308,7 +309,7 @@ class Mover:
                 return True
             # Others may write to both meanwhile: only what stood still, and was not mended by copying, is wrong.
             if copied and last == (source, target):
-                raise Corrupt(
+                raise CorruptError(
                     "the copy is not what was copied",
                     where=f"thread {line} in {self._target.url}",
                     hint="Delete the thread there, and copy again",
@@ -461,15 +462,15 @@ def _not_shown(line: Line, steps: _Listing, there: _Listing) -> list[Change]:
 
 
 def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _Listing, url: str) -> None:
-    """`Conflict` if what is in the other store did not come from here, or has gone on by itself."""
+    """`ConflictError` if what is in the other store did not come from here, or has gone on by itself."""
     hint = "Delete the thread there, or copy to another store"
     if ours.columns[0] != theirs.columns[0]:
-        raise Conflict("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
+        raise ConflictError("there is another thread of this name", where=f"thread {line} in {url}", hint=hint)
     for key, columns in there.items():
         mine = Point.of(Row(key, columns))
         other = Point.of(Row(key, steps[key])) if key in steps else None
         if other is None or other.hash != mine.hash:
-            raise Conflict(
+            raise ConflictError(
                 f"the thread has a checkpoint there that it has not here: {mine.id or mine.hash.hex()}",
                 where=f"thread {line} in {url}",
                 hint=hint,
@@ -477,11 +478,11 @@ def _check_history(line: Line, ours: Row, theirs: Row, steps: _Listing, there: _
 
 
 def _check_protected(line: Line, steps: _Listing, theirs: Mapping[Space, _Listing], url: str) -> None:
-    """`Denied` if steps were pruned here that a hold or a pin in the other store keeps there."""
+    """`DeniedError` if steps were pruned here that a hold or a pin in the other store keeps there."""
     pruned = {columns[0] for key, columns in theirs[STEPS].items() if columns[0] and not steps.get(key, columns)[0]}
     for key, columns in theirs[REFS].items() if pruned else ():
         if key[2] == HOLD or (key[2] == PIN and columns[0] in pruned):
-            raise Denied(
+            raise DeniedError(
                 f"checkpoints were pruned that {'a hold' if key[2] == HOLD else 'a pin'} keeps there",
                 where=f"thread {line} in {url}",
                 hint="Take it away there first, if that is yours to decide, or copy to another store",
@@ -507,10 +508,10 @@ async def _digest(backend: Backend, line: Line) -> list[tuple[int, str]]:
     return digests
 
 
-def _damage(damaged: Mapping[Line, Corrupt], url: str) -> Corrupt:
+def _damage(damaged: Mapping[Line, CorruptError], url: str) -> CorruptError:
     (line, error), *others = damaged.items()
     more = f"; {len(others)} more: {', '.join(str(each) for each, _ in others[:10])}" if others else ""
-    return Corrupt(
+    return CorruptError(
         f"a thread is damaged and was not copied: {error.what}{more}",
         where=f"thread {line} in {url}",
         hint="All others were copied. Repair it from a mirror or a backup, and copy again",

@@ -19,7 +19,7 @@ from holdfast.engine.projection.projector import Projector
 from holdfast.engine.protection import is_about_step
 from holdfast.engine.row_format import Line, Point, context_of, info_row
 from holdfast.engine.text_index.indexer import Indexer
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 
 _PAGE = 256
 """How many rows are copied at a time."""
@@ -42,7 +42,7 @@ class Copier:
         self._indexer = indexer
 
     async def copy(self, names: Mapping[Line, Line]) -> None:
-        """Copy lines under new names, all or none. `Conflict` if there is a line of such a name already."""
+        """Copy lines under new names, all or none. `ConflictError` if there is a line of such a name already."""
         leases = {new: Lease(self._ground, new, "copy") for new in names.values()}
         async with AsyncExitStack() as stack:  # gives back all of them, whatever becomes of one
             for lease in leases.values():
@@ -54,7 +54,7 @@ class Copier:
                         await self._projector.follow(new)
                         await self._indexer.follow(new)
                     return
-            raise Conflict("the threads kept changing while they were copied", hint="Try again")
+            raise ConflictError("the threads kept changing while they were copied", hint="Try again")
 
     async def _copy_all(self, names: Mapping[Line, Line], leases: Mapping[Line, Lease]) -> bool:
         conditions: list[Change] = [lease.condition() for lease in leases.values()]
@@ -94,7 +94,9 @@ class Copier:
     async def _apply(self, new: Line, lease: Lease, changes: Sequence[Change]) -> None:
         conditions = [lease.condition(), Expect(LINES, tuple(new), None)]
         if await self._backend.apply([*conditions, *changes]) is not None:
-            raise Conflict("there is a thread of that name already", where=f"thread {new}", hint="Choose another name")
+            raise ConflictError(
+                "there is a thread of that name already", where=f"thread {new}", hint="Choose another name"
+            )
         await lease.show_life()
 
     async def _pages(self, space: Space, line: Line) -> AsyncIterator[list[Row]]:
@@ -112,7 +114,7 @@ class Copier:
 
 
 def renamed(space: Space, row: Row, new: Line, max_bytes: int) -> Row:
-    """A row as another line's, in an envelope of that. Raises `Corrupt` if it is not what was written."""
+    """A row as another line's, in an envelope of that. Raises `CorruptError` if it is not what was written."""
     old = Line(str(row.key[0]), str(row.key[1]))
     body = row.body
     if body:

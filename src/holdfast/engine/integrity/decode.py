@@ -24,12 +24,12 @@ from holdfast.engine.model.packed_state import flatten, unpack_state
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Point, open_fold, open_step
 from holdfast.engine.state_loader import Held, States
-from holdfast.errors import Corrupt, Invalid, Unsupported
+from holdfast.errors import CorruptError, InvalidError, UnsupportedError
 
 _CACHE_BYTES = 16 << 20
 """Of its own: what is remembered elsewhere may be sound where the store is not."""
 
-_UNDECODABLE = (Corrupt, Invalid, Unsupported, RecursionError)
+_UNDECODABLE = (CorruptError, InvalidError, UnsupportedError, RecursionError)
 """What says something about stored bytes, and not about a store that cannot be reached."""
 
 

@@ -19,7 +19,7 @@ from holdfast.engine.model.large_pointers import PIECE, is_pointer, parse_pointe
 from holdfast.engine.model.nodes import Child, Leaf, NodeId, Segment, Slot, decode_node
 from holdfast.engine.protection import LEASE, PIN, is_about_step
 from holdfast.engine.row_format import context_of, open_fold, open_node
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError
 
 
 class PartCheck:
@@ -264,7 +264,7 @@ class PartCheck:
         try:
             unwrap(row.body, Context(*self.check.line, *context_of(space, row)), max_bytes=self.check.max_bytes)
         except HoldfastError as error:
-            code = damaged if isinstance(error, Corrupt) else Code.UNKNOWN_FORMAT
+            code = damaged if isinstance(error, CorruptError) else Code.UNKNOWN_FORMAT
             self.check.add(code, error.what, checkpoint=str(row.key[2]), space=space.name, key=row.key)
 
     async def _look_at_refs(self) -> None:

@@ -18,7 +18,7 @@ from holdfast.engine.integrity.findings import Code
 from holdfast.engine.model.large_values import pointers
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Branch, Point, context_of, info_of, readable
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError
 
 _STUB = (0, "pruned", 0)
 """What a stub has for revision, kind and tail."""
@@ -160,7 +160,7 @@ class StepCheck:
         """Whether a stub says what it merged, or nothing; what it says is looked at with the other merges."""
         try:
             merged = stub.merged
-        except Corrupt:
+        except CorruptError:
             return False
         self._merged += ((stub, parent[:2], parent.commit) for parent in merged)
         return bool(merged) or not stub.metadata
@@ -179,7 +179,7 @@ class StepCheck:
             record = unwrap(row.body, Context(*self.check.line, kind, name), max_bytes=self.check.max_bytes)
             step = Step.decode(record.content)
         except HoldfastError as error:
-            code = Code.DAMAGED_STEP if isinstance(error, Corrupt) else Code.UNKNOWN_FORMAT
+            code = Code.DAMAGED_STEP if isinstance(error, CorruptError) else Code.UNKNOWN_FORMAT
             self.check.spoil(self.check.add(code, error.what, point), point)
             return
         header = step.header

@@ -18,7 +18,7 @@ from holdfast.engine.integrity.findings import MOST_AFFECTED, Code, Finding, Lev
 from holdfast.engine.integrity.parts import PartCheck
 from holdfast.engine.integrity.steps import StepCheck
 from holdfast.engine.row_format import Branch, Line, Point, open_step
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _LOOKS = 4
 """How often a line that keeps changing is looked at before what was found each time is taken for true."""
@@ -113,11 +113,11 @@ async def _tell_affected(check: Check) -> None:
 
 
 def raise_problems(line: Line, found: Verified, at: str) -> None:
-    """`Corrupt`, if something is wrong."""
+    """`CorruptError`, if something is wrong."""
     problems = [each for each in found.findings if each.weight is Weight.DAMAGE]
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        raise Corrupt(
+        raise CorruptError(
             f"the thread is not sound: {problems[0]}{more}",
             where=f"thread {line} in {at}",
             hint="Repair it from a mirror or a backup",

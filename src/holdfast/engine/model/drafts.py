@@ -16,7 +16,7 @@ from holdfast.engine.model.nodes import Item, ListRoot, MapRoot, Origin, Slot
 from holdfast.engine.model.operations import Change, EditList, EditMap, EditText, Keep, LoadLarge, Operation, Set, apply
 from holdfast.engine.model.packed_state import as_items, as_map, flatten
 from holdfast.engine.model.workspace import Rounds, Workspace
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 EMPTY = MapRoot(None, 0)
 """The root of a state without channels."""
@@ -83,14 +83,14 @@ def edit_map(ws: Workspace, draft: MapDraft, edit: EditMap, origin: Origin, load
     yield from _look_up(ws, draft, {key for key, _ in edit.put}.union(edit.removed, edit.moved))
     for key in edit.removed:
         if draft.changes.get(key) is None:
-            raise Corrupt("a step removes an entry that is not there", where=key.hex())
+            raise CorruptError("a step removes an entry that is not there", where=key.hex())
         draft.changes[key] = None
     for key, operation in edit.put:
         yield from _put(ws, draft, key, operation, origin, load)
     for key in edit.moved:
         entry = draft.changes.get(key)
         if entry is None:
-            raise Corrupt("a step moves an entry that is not there", where=key.hex())
+            raise CorruptError("a step moves an entry that is not there", where=key.hex())
         entry.rank = draft.ranks
         draft.ranks += 1
 
@@ -138,12 +138,12 @@ def _change(
     if isinstance(operation, EditList):
         list_draft = as_list(value, before)
         if list_draft is None:
-            raise Corrupt("a step changes items of a list where there is none")
+            raise CorruptError("a step changes items of a list where there is none")
         yield from _edit_list(ws, list_draft, operation, origin, load)
         return list_draft
     map_draft = as_dict(value, before)
     if map_draft is None:
-        raise Corrupt("a step changes entries of a dict where there is none")
+        raise CorruptError("a step changes entries of a dict where there is none")
     yield from edit_map(ws, map_draft, operation, origin, load)
     return map_draft
 
@@ -178,7 +178,7 @@ def _edit_list(ws: Workspace, draft: ListDraft, edit: EditList, origin: Origin, 
         if isinstance(part, Keep | Change):
             keep = part if isinstance(part, Keep) else Keep(part.place, 1)
             if keep.start + keep.length > length:
-                raise Corrupt(f"a step keeps {keep.length} items from {keep.start} on of only {length}")
+                raise CorruptError(f"a step keeps {keep.length} items from {keep.start} on of only {length}")
             kept = list_tree.slice_pieces(draft.pieces, *keep)
             if isinstance(part, Change):
                 kept = [[Item((yield from _changed_item(ws, draft, kept[0], part.operation, load)), origin)]]

@@ -12,7 +12,7 @@ import struct
 from typing import NamedTuple
 
 from holdfast.engine.model.packed_state import POINTER
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 LARGE = 64 << 10
 """A packed value of more bytes than this is kept beside the line."""
@@ -54,9 +54,9 @@ def parse_pointer(data: bytes) -> Pointer:
     try:
         mark, size, digest = _POINTER.unpack(data)
     except struct.error:
-        raise Corrupt(f"{len(data)} bytes are not a pointer") from None
+        raise CorruptError(f"{len(data)} bytes are not a pointer") from None
     if mark != POINTER:
-        raise Corrupt("bytes that should be a pointer are something else")
+        raise CorruptError("bytes that should be a pointer are something else")
     return Pointer(size, digest)
 
 
@@ -69,7 +69,7 @@ def join(pointer: Pointer, pieces: list[bytes]) -> bytes:
     """A large value from its pieces, which must be just those it was cut into."""
     packed = b"".join(pieces)
     if len(packed) != pointer.size or hashlib.sha256(packed).digest() != pointer.digest:
-        raise Corrupt(
+        raise CorruptError(
             f"the pieces of a large value do not make up its {pointer.size} bytes",
             where=pointer.digest.hex(),
             hint="Repair it from a mirror or a backup",

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from holdfast.engine.model.nodes import FANOUT, NODE_BYTES, Child, Item, ListRoot, Segment, digest_items
 from holdfast.engine.model.operations import Keep
 from holdfast.engine.model.workspace import Rounds, Workspace, chunks
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 Pieces: TypeAlias = "list[Keep | list[Item]]"
 """A list put together from runs of an old one and new items."""
@@ -34,7 +34,7 @@ def values(ws: Workspace, root: ListRoot) -> list[bytes]:
 def slice_items(ws: Workspace, root: ListRoot, start: int, end: int) -> Rounds[list[Item]]:
     """Some items of a list. Loads only the nodes they lie in."""
     if not 0 <= start <= end <= size(root):
-        raise Corrupt(f"items {start} to {end} are wanted of a list that has {size(root)}")
+        raise CorruptError(f"items {start} to {end} are wanted of a list that has {size(root)}")
     found: list[Item] = []
     for part in (yield from _cut(ws, root.child, start, end)):
         if isinstance(part, Child):

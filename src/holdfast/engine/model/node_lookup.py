@@ -15,7 +15,7 @@ from msgspec.msgpack import Decoder, decode
 
 from holdfast.engine.model.nodes import INDEX_MARK, LEAF_MARK, MapRoot, Origin, Slot, parse_slot, sort_key
 from holdfast.engine.model.workspace import MissingNode, Rounds
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _decode_leaf = Decoder(tuple[int, list[bytes], list[int], list[Raw], list[int]]).decode
 _decode_index = Decoder(tuple[int, list[tuple[bytes, int, int, bytes, bytes]]]).decode
@@ -110,10 +110,12 @@ def _leaf(data: bytes | None, id: bytes) -> tuple[list[bytes], list[int], list[R
     raise _wrong(data, id)
 
 
-def _wrong(data: bytes | None, id: bytes) -> Corrupt:
+def _wrong(data: bytes | None, id: bytes) -> CorruptError:
     if data is None:
         return MissingNode("a node is missing", where=id.hex(), hint="Repair it from a mirror or a backup")
-    return Corrupt("a node is not of the kind that its parent says", where=id.hex(), hint="Verify the line, repair it")
+    return CorruptError(
+        "a node is not of the kind that its parent says", where=id.hex(), hint="Verify the line, repair it"
+    )
 
 
 def _found(keys: list[bytes], slots: list[Raw], origins: list[int], at: int) -> Found:
@@ -121,4 +123,4 @@ def _found(keys: list[bytes], slots: list[Raw], origins: list[int], at: int) -> 
         parts: Any = decode(slots[at])
         return Found(keys[at], parse_slot(parts), Origin(origins[2 * at], origins[2 * at + 1]))
     except (MsgspecError, LookupError, TypeError, ValueError) as error:
-        raise Corrupt(f"not the stored form of a node: {error}") from None
+        raise CorruptError(f"not the stored form of a node: {error}") from None

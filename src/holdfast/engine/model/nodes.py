@@ -19,7 +19,7 @@ from msgspec import Meta, MsgspecError
 from msgspec.msgpack import Decoder, decode, encode
 
 from holdfast.codec import msgpack
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 NodeId: TypeAlias = bytes
 
@@ -173,7 +173,9 @@ def encode_node(node: Node) -> tuple[NodeId, bytes]:
 def decode_node(id: NodeId, data: bytes) -> Node:
     """A node from its stored form, which must be the one that its id names."""
     if _digest(data) != id:
-        raise Corrupt("a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup")
+        raise CorruptError(
+            "a node is not the one its id names", where=id.hex(), hint="Repair it from a mirror or a backup"
+        )
     try:
         if data.startswith(_SEGMENT_MARK):
             _, values, numbers = _decode_segment(data)
@@ -189,8 +191,8 @@ def decode_node(id: NodeId, data: bytes) -> Node:
         if data.startswith(INDEX_MARK):
             return Index(tuple(Child(*child) for child in _decode_index(data)[1]))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
-        raise Corrupt(f"not the stored form of a node: {error}", where=id.hex()) from None
-    raise Corrupt("a node of unknown kind", where=id.hex())
+        raise CorruptError(f"not the stored form of a node: {error}", where=id.hex()) from None
+    raise CorruptError("a node of unknown kind", where=id.hex())
 
 
 def encode_root(root: MapRoot) -> bytes:
@@ -204,9 +206,9 @@ def decode_root(data: bytes) -> MapRoot:
     try:
         root = parse_slot(decode(data))
     except (MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
-        raise Corrupt(f"not the stored form of a state's root: {error}") from None
+        raise CorruptError(f"not the stored form of a state's root: {error}") from None
     if not isinstance(root, MapRoot):
-        raise Corrupt("not the stored form of a state's root")
+        raise CorruptError("not the stored form of a state's root")
     return root
 
 

@@ -18,7 +18,7 @@ from msgspec.msgpack import decode, encode
 
 from holdfast.codec import msgpack
 from holdfast.engine.model.packed_state import POINTER, Packed, PackedMap, as_items, as_map, flatten
-from holdfast.errors import Corrupt, TooLarge
+from holdfast.errors import CorruptError, TooLargeError
 
 LoadLarge: TypeAlias = Callable[[bytes], bytes]
 """Gives the packed value that a pointer stands for."""
@@ -78,7 +78,7 @@ Operation: TypeAlias = Set | EditList | EditMap | EditText
 
 
 def _nothing_large(pointer: bytes) -> bytes:
-    raise Corrupt("an operation changes part of a large value that is not at hand", where=pointer.hex())
+    raise CorruptError("an operation changes part of a large value that is not at hand", where=pointer.hex())
 
 
 def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothing_large) -> Packed:
@@ -96,7 +96,7 @@ def apply(operation: Operation, packed: Packed | None, load: LoadLarge = _nothin
 
 def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
     if not isinstance(packed, bytes) or not packed or not (msgpack.is_str(packed) or msgpack.is_bin(packed)):
-        raise Corrupt("an operation changes part of a text where there is none")
+        raise CorruptError("an operation changes part of a text where there is none")
     old = msgpack.content(packed)
     _check_total(sum(len(part) if isinstance(part, bytes) else part.length for part in edit.parts))
     new = b"".join(part if isinstance(part, bytes) else old[slice(*_bounds(part, len(old)))] for part in edit.parts)
@@ -105,7 +105,7 @@ def _apply_text(edit: EditText, packed: Packed | None) -> bytes:
 
 def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> list[bytes]:
     if old is None:
-        raise Corrupt("an operation changes items of a list where there is none")
+        raise CorruptError("an operation changes items of a list where there is none")
     _check_total(sum(part.length for part in edit.parts if isinstance(part, Keep)))
     new: list[bytes] = []
     for part in edit.parts:
@@ -122,16 +122,16 @@ def _apply_list(edit: EditList, old: list[bytes] | None, load: LoadLarge) -> lis
 def apply_map(edit: EditMap, old: PackedMap | None, load: LoadLarge = _nothing_large) -> PackedMap:
     """The same, for the operation on a dict; a whole state is one too."""
     if old is None:
-        raise Corrupt("an operation changes entries of a dict where there is none")
+        raise CorruptError("an operation changes entries of a dict where there is none")
     new = dict(old)
     for key in edit.removed:
         if new.pop(key, None) is None:
-            raise Corrupt("an operation removes an entry that is not there", where=key.hex())
+            raise CorruptError("an operation removes an entry that is not there", where=key.hex())
     for key, operation in edit.put:
         new[key] = apply(operation, new.get(key), load)
     for key in edit.moved:
         if key not in new:
-            raise Corrupt("an operation moves an entry that is not there", where=key.hex())
+            raise CorruptError("an operation moves an entry that is not there", where=key.hex())
         new[key] = new.pop(key)
     return new
 
@@ -142,13 +142,13 @@ MAX_TOTAL = 1 << 28
 
 def _check_total(total: int) -> None:
     if total > MAX_TOTAL:
-        raise TooLarge(f"an operation makes {total} bytes or items, over the limit of {MAX_TOTAL}")
+        raise TooLargeError(f"an operation makes {total} bytes or items, over the limit of {MAX_TOTAL}")
 
 
 def _bounds(keep: Keep, size: int) -> tuple[int, int]:
     start, length = keep
     if start + length > size:
-        raise Corrupt(f"an operation keeps {length} from {start} on of only {size}")
+        raise CorruptError(f"an operation keeps {length} from {start} on of only {size}")
     return start, start + length
 
 
@@ -169,7 +169,7 @@ def decode_operation(data: bytes) -> Operation:
     try:
         return _from_parts(decode(data))
     except (MsgspecError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise Corrupt(f"not the stored form of an operation: {error}") from None
+        raise CorruptError(f"not the stored form of an operation: {error}") from None
 
 
 def _to_parts(operation: Operation) -> list[Any]:

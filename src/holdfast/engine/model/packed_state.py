@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.codec import Codec, default_codec, msgpack
-from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.errors import CorruptError, HoldfastError, InvalidError
 
 Packed: TypeAlias = "bytes | list[bytes] | dict[bytes, Packed]"
 """A packed value: whole, as items, or as values by packed key."""
@@ -54,7 +54,7 @@ def pack_state(codec: Codec, state: Mapping[str, Any], memory: Memory | None = N
     """A state, packed. Errors name the path from the top of it."""
     for name in state:
         if type(name) is not str:
-            raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
+            raise InvalidError(f"a channel's name is a string, not {type(name).__name__}", where=repr(name))
     try:
         return _pack_map(codec, dict(state), list(map(pack_name, state)), memory)
     except HoldfastError:
@@ -110,7 +110,7 @@ def unpack_name(packed: bytes) -> str:
     """A channel's name."""
     name = default_codec.unpack(packed)
     if type(name) is not str:
-        raise Corrupt("a channel's name is not a string", where=packed.hex())
+        raise CorruptError("a channel's name is not a string", where=packed.hex())
     return name
 
 
@@ -157,7 +157,7 @@ def flatten(packed: Packed) -> bytes:
 def inner(packed: bytes) -> bytes:
     """Packed bytes as they stand inside others. A pointer has no such form: what it stands for must be put in first."""
     if packed.startswith(POINTER):
-        raise Invalid("a pointer stands for a large value that was not fetched")
+        raise InvalidError("a pointer stands for a large value that was not fetched")
     return msgpack.inner(packed)
 
 
@@ -182,5 +182,5 @@ def as_map(packed: Packed) -> PackedMap | None:
 
 def _not_empty(packed: bytes) -> bytes:
     if not packed:
-        raise Corrupt("a packed value has no bytes")
+        raise CorruptError("a packed value has no bytes")
     return packed

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import NamedTuple, Self
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 KINDS = ("user", "session", "workflow", "agent", "step", "tool", "hook", "custom")
 """What a part of a scope can be, in the order in which parts stand."""
@@ -70,7 +70,9 @@ class Scope(NamedTuple):
     def parse(cls, text: str) -> Self:
         """A scope from its text, such as `workflow:w1/step:fetch`, or `global`."""
         if not isinstance(text, str):
-            raise Invalid(f"a scope is text such as 'agent:researcher', not {type(text).__name__}", where=_shown(text))
+            raise InvalidError(
+                f"a scope is text such as 'agent:researcher', not {type(text).__name__}", where=_shown(text)
+            )
         text = _plain(text)
         if text == GLOBAL:
             return cls()
@@ -78,7 +80,7 @@ class Scope(NamedTuple):
         for part in text.split("/"):
             kind, colon, name = part.partition(":")
             if not colon:
-                raise Invalid(
+                raise InvalidError(
                     "a part of a scope is a kind and a name",
                     where=_shown(text),
                     hint="Such as agent:researcher; in a name, a slash is written %2F",
@@ -105,7 +107,7 @@ class Scope(NamedTuple):
             return None
         try:
             scope = cls.parse(name[len(MARK) :])
-        except Invalid:
+        except InvalidError:
             return None
         return scope if scope.line == name else None
 
@@ -140,19 +142,19 @@ def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
     kinds = [kind for kind, _ in given]
     for kind in kinds:
         if kind not in _RANK:
-            raise Invalid(
+            raise InvalidError(
                 f"there is no kind of scope {ascii(kind)[:80]}",
                 where=ascii("/".join(f"{each}:{name}" for each, name in given))[:80],
                 hint=f"The kinds are {', '.join(KINDS)}",
             )
     if len(set(kinds)) < len(kinds):
-        raise Invalid("a scope has a part of each kind at most once", where=_shown(given))
+        raise InvalidError("a scope has a part of each kind at most once", where=_shown(given))
     parts = tuple(
         Part(kind, check_key(name, f"name of the {kind}"))
         for kind, name in sorted(given, key=lambda part: _RANK[part[0]])
     )
     if (size := len(Scope(parts).line.encode())) > MAX_LINE:
-        raise Invalid(
+        raise InvalidError(
             f"the names of a scope take at most {MAX_LINE} bytes of UTF-8 together, and these {size}",
             where=_shown(given),
             hint="Use shorter names, or digests of these",
@@ -164,18 +166,20 @@ def _ordered(given: tuple[tuple[str, str], ...]) -> tuple[Part, ...]:
 def _checked(text: str, what: str) -> str:
     text = unicodedata.normalize("NFC", text) if not text.isascii() else text
     if not text:
-        raise Invalid(f"the {what} is not empty")
+        raise InvalidError(f"the {what} is not empty")
     if len(text) > MAX_KEY:
-        raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
+        raise InvalidError(
+            f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…"
+        )
     control = None if text.isascii() and text.isprintable() else _any_of(_CONTROL).search(text)
     if control is not None:
-        raise Invalid(
+        raise InvalidError(
             f"the {what} has a character that is not text, U+{ord(control[0]):04X}, at {control.start()}",
             where=_shown(text),
         )
     for segment in text.replace("\\", "/").split("/"):
         if segment in ("", ".", ".."):
-            raise Invalid(
+            raise InvalidError(
                 f"the {what} has a segment {segment!r}" if segment else f"the {what} has an empty segment",
                 where=_shown(text),
                 hint="Between, before and after slashes stands a name",
@@ -184,24 +188,26 @@ def _checked(text: str, what: str) -> str:
 
 
 def check_key(text: object, what: str = "key") -> str:
-    """A key, or a name in a scope, in its normal form. `Invalid` if it is none."""
+    """A key, or a name in a scope, in its normal form. `InvalidError` if it is none."""
     if not isinstance(text, str):
-        raise Invalid(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+        raise InvalidError(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
     text = _plain(text)
     if len(text) > 4 * MAX_KEY:  # normal form makes few of many, but not so few
-        raise Invalid(f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…")
+        raise InvalidError(
+            f"the {what} has at most {MAX_KEY} characters, and this one {len(text)}", where=f"{text[:40]}…"
+        )
     return _checked(text, what)
 
 
 def normal(text: object, what: str) -> str:
     """What names are compared with, such as the start of one or a pattern, in their normal form."""
     if not isinstance(text, str):
-        raise Invalid(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
+        raise InvalidError(f"the {what} is text, not {type(text).__name__}", where=_shown(text))
     text = _plain(text)
     if text.isascii():
         return text
     if _any_of(_HALVES).search(text):
-        raise Invalid(f"the {what} is not text: it has lone surrogates", where=_shown(text))
+        raise InvalidError(f"the {what} is not text: it has lone surrogates", where=_shown(text))
     return unicodedata.normalize("NFC", text)
 
 

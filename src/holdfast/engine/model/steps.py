@@ -15,7 +15,7 @@ from msgspec import MsgspecError
 from msgspec.msgpack import Decoder, encode
 
 from holdfast.engine.model.operations import EditMap, decode_operation, encode_operation
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 _COMMIT = "holdfast commit 1"
 _HASH_SIZE = 32
@@ -100,16 +100,16 @@ class Step:
         """A step from its stored form, whose commit hash must be its own."""
         fields, flat, commit = _parts(data)
         if not flat or len(flat) % 2:
-            raise Corrupt("a stored step holds no changes of a state")
+            raise CorruptError("a stored step holds no changes of a state")
         stored = tuple(zip(flat[::2], flat[1::2], strict=True))
         operations = [(key, decode_operation(operation)) for key, operation in stored]
         _, rest = operations.pop()
         if not isinstance(rest, EditMap):
-            raise Corrupt("a stored step holds no changes of a state")
+            raise CorruptError("a stored step holds no changes of a state")
         step = cls(_header(fields), EditMap(rest.removed, tuple(operations), rest.moved))
         step._stored = stored  # what the hash covers is what is there
         if step.commit != commit:
-            raise Corrupt("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
+            raise CorruptError("a step's commit hash is not that of its content", where=step.header.id, hint=_HINT)
         return step
 
 
@@ -136,11 +136,11 @@ def _parts(data: bytes) -> tuple[_Fields, list[bytes], bytes]:
     try:
         return _decode(data)
     except (MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"not the stored form of a step: {error}") from None
+        raise CorruptError(f"not the stored form of a step: {error}") from None
 
 
 def _header(fields: _Fields) -> Header:
     id, parents, time, stamp, kind, schema, metadata = fields
     if any(len(commit) != _HASH_SIZE for _, _, commit in parents):
-        raise Corrupt("a stored step's parents are not parents")
+        raise CorruptError("a stored step's parents are not parents")
     return Header(id, tuple(Parent(*parent) for parent in parents), time, stamp, kind, schema, metadata)

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from holdfast.codec.msgpack import MAX_DEPTH
 from holdfast.engine.model.nodes import FANOUT, Child, Index, Leaf, Node, NodeId, Segment, decode_node, encode_node
-from holdfast.errors import Corrupt, TooDeep, TooLarge
+from holdfast.errors import CorruptError, TooDeepError, TooLargeError
 
 MAX_TOTAL = 1 << 24
 """How many items and entries are read of one state."""
@@ -26,7 +26,7 @@ Rounds: TypeAlias = Generator[list[NodeId], Mapping[NodeId, bytes], T]
 """A computation that asks for nodes, round by round, and ends with a T."""
 
 
-class MissingNode(Corrupt):
+class MissingNode(CorruptError):
     """A node that was asked for is not in the store; it may have been when the question arose."""
 
 
@@ -98,7 +98,7 @@ class Workspace:
             if not level:
                 return
             if len(level) > MAX_TOTAL or total > MAX_TOTAL or any(child.size > MAX_TOTAL for child in level):
-                raise TooLarge(f"a state in nodes holds more than {MAX_TOTAL} items")
+                raise TooLargeError(f"a state in nodes holds more than {MAX_TOTAL} items")
             yield from self.fetch(child.id for child in level)
             below: list[Child] = []
             for child in level:
@@ -108,7 +108,7 @@ class Workspace:
                     roots = (entry.slot for entry in node.entries if not isinstance(entry.slot, bytes))
                     below += (root.child for root in roots if root.child is not None)
             level = below
-        raise TooDeep(f"a state in nodes is more than {_MAX_LEVELS} levels deep")
+        raise TooDeepError(f"a state in nodes is more than {_MAX_LEVELS} levels deep")
 
     def load_indexes(self, top: Child) -> Rounds[list[Child]]:
         """The segments or leaves below a node, in order, with everything above them at hand but not themselves."""
@@ -151,8 +151,8 @@ class Workspace:
         return raised
 
 
-def _wrong(child: Child) -> Corrupt:
-    return Corrupt(
+def _wrong(child: Child) -> CorruptError:
+    return CorruptError(
         "a node is not of the kind that its parent says", where=child.id.hex(), hint="Verify the line, and repair it"
     )
 

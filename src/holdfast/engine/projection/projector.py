@@ -67,7 +67,7 @@ from holdfast.engine.projection.rows import (
 )
 from holdfast.engine.row_format import Branch, Info, Line, Point, open_step
 from holdfast.engine.state_loader import States
-from holdfast.errors import Config, Conflict, Corrupt
+from holdfast.errors import ConfigError, ConflictError, CorruptError
 
 _PAGE = 256
 """How many steps are read at a time."""
@@ -100,7 +100,7 @@ class Projector:
         """The changes that are made together with steps of one thread."""
         try:
             return await self._rows(line, made)
-        except Corrupt:
+        except CorruptError:
             # A damaged thread can be saved to, and says so when it is read. It is shown when it is whole again.
             return await self._unshown(line, made)
 
@@ -457,7 +457,7 @@ class Projector:
         Returns how many that were. `tell` is called with the name of each thread, and how many that makes.
         """
         if not self.on:
-            raise Config(
+            raise ConfigError(
                 "the store was opened without readable rows", where=self._backend.url, hint="Open it with project=True"
             )
         made = 0
@@ -507,7 +507,7 @@ class Projector:
                 missing += 1
                 if missing > _PATIENCE:
                     raise
-        raise Conflict(
+        raise ConflictError(
             "the thread kept changing while its readable rows were made", where=f"thread {line}", hint="Try again"
         )
 
@@ -526,7 +526,7 @@ class Projector:
             for row in page.values():
                 point = Point.of(row)
                 step, parent = None, None
-                with suppress(Corrupt):  # what its row says is told all the same
+                with suppress(CorruptError):  # what its row says is told all the same
                     step = open_step(line, row, self._ground.max_bytes)
                     parent = await self._parent(line, step, places)
                 rows.changes.append(Delete(METADATA, (*line, point.id)))

@@ -17,7 +17,7 @@ from msgspec.json import encode
 from holdfast.codec.plain_json import to_plain
 from holdfast.engine.model.large_pointers import is_pointer
 from holdfast.engine.model.packed_state import Packed, flatten
-from holdfast.errors import TooDeep
+from holdfast.errors import TooDeepError
 
 CAP = 64 << 10
 """A value of more bytes than this, packed or as JSON, is left out."""
@@ -69,7 +69,7 @@ def shown(packed: Packed) -> tuple[str, str]:
         return LEFT_OUT, "null"
     try:
         text = to_text(to_plain(flatten(packed)))
-    except TooDeep:
+    except TooDeepError:
         return LEFT_OUT, "null"
     return (LEFT_OUT, "null") if len(text.encode()) > CAP else (VALUE, text)
 
@@ -90,7 +90,7 @@ def messages(channel: str, items: Sequence[bytes]) -> list[Message] | None:
 def _message(channel: str, packed: bytes) -> Message | None:
     try:
         plain = to_plain(packed)
-    except TooDeep:
+    except TooDeepError:
         return None
     if type(plain) is str and channel == _MESSAGES:
         return Message("", "", clean_text(plain)[:CAP], _within_cap(to_text(plain)))

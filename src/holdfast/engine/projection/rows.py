@@ -26,7 +26,7 @@ from holdfast.engine.model.steps import Header, Step
 from holdfast.engine.projection.rendering import CAP, key_text, to_text
 from holdfast.engine.row_format import Branch, Info, Line, Point
 from holdfast.engine.state_loader import Held
-from holdfast.errors import TooDeep
+from holdfast.errors import TooDeepError
 
 NO_CHANNELS: Mapping[str, tuple[str, int]] = {}
 
@@ -161,7 +161,7 @@ def entries_of(header: Header) -> Iterator[tuple[str, str]]:
     """The entries of a step's metadata, as text."""
     try:
         plain = to_plain(header.metadata)
-    except TooDeep:
+    except TooDeepError:
         return
     entries = plain if type(plain) is dict else {"": plain}
     seen: set[str] = set()

@@ -31,7 +31,7 @@ from holdfast.engine.rewrite.scratch_nodes import Rehearsal
 from holdfast.engine.row_format import MERGE, Branch, Info, Line, Point, fold_row, node_row, object_rows, open_step
 from holdfast.engine.state_loader import Held, States
 from holdfast.engine.text_index.indexer import Indexer
-from holdfast.errors import Conflict, Corrupt
+from holdfast.errors import ConflictError, CorruptError
 
 _FEW = 8
 """How many steps are read at first: nobody knows how large they are."""
@@ -87,8 +87,8 @@ class Rewriter:
         """Fold a line from its first step on: its nodes are then as full as they can be, and what none needs is gone.
 
         Steps that are chosen go, but for pinned ones. Where others follow them a stub is left, and those stay readable
-        as they were. It is done in full or not at all. Appends go on meanwhile. `Conflict` if another rewrite of the
-        thread is under way, `Denied` if steps are chosen and the thread is held.
+        as they were. It is done in full or not at all. Appends go on meanwhile. `ConflictError` if another rewrite of
+        the thread is under way, `DeniedError` if steps are chosen and the thread is held.
         """
         await self._leased(line, choose, weighed=False)
 
@@ -103,7 +103,7 @@ class Rewriter:
             left = await balance(self._backend, _leftovers(line, info))
             try:
                 outcome = await self._attempt(line, None, choose, weighed=True)
-            except (_Overtaken, MissingNode, Corrupt) as error:
+            except (_Overtaken, MissingNode, CorruptError) as error:
                 if not isinstance(error, _Overtaken) and await self._lines.info(line) == info:
                     raise
                 continue
@@ -205,7 +205,7 @@ class Rewriter:
         async for row in found_rows(self._backend, STEPS, keys):
             try:
                 step = open_step(line, row, self._ground.max_bytes)
-            except Corrupt:
+            except CorruptError:
                 continue  # it goes all the same; what it merged cannot be told any more
             merges[Point.of(row)[:2]] = step.header.parents[1:]
         return merges
@@ -351,9 +351,9 @@ class Rewriter:
         # Refused, it is for whoever has the lease now.
         await self._backend.apply([*conditions, *_leftovers(line, info)])
 
-    async def _taken_over(self, line: Line) -> Conflict:
+    async def _taken_over(self, line: Line) -> ConflictError:
         await self._lines.info(line)  # says so if the line is gone, and the lease with it
-        return Conflict(
+        return ConflictError(
             "another took this rewrite of the thread for dead, and began its own",
             where=f"thread {line}",
             hint="Wait for it to end",
@@ -378,8 +378,8 @@ def _batches(changes: Sequence[Ensure]) -> Iterable[Sequence[Ensure]]:
     yield batch
 
 
-def _kept_changing(line: Line) -> Conflict:
-    return Conflict("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
+def _kept_changing(line: Line) -> ConflictError:
+    return ConflictError("the thread kept changing while it was rewritten", where=f"thread {line}", hint="Try again")
 
 
 class _Overtaken(Exception):

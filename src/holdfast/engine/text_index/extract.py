@@ -20,7 +20,7 @@ from holdfast.engine.model.operations import Change, EditList, EditMap, EditText
 from holdfast.engine.model.packed_state import Packed, as_items, as_map, pack_name, unpack_name
 from holdfast.engine.projection.rendering import ROLES
 from holdfast.engine.projection.rows import is_hidden
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 
 Path: TypeAlias = tuple[str | int, ...]
 """A channel's name, and the keys and numbers below it."""
@@ -270,7 +270,7 @@ def _parsed(data: bytes) -> Any:
     try:
         return _decode(data)
     except (MsgspecError, UnicodeDecodeError, TypeError) as error:
-        raise Corrupt(f"packed bytes cannot be read: {error}") from None
+        raise CorruptError(f"packed bytes cannot be read: {error}") from None
 
 
 def _value(path: Path, raw: Any, role: str, said: bool) -> Iterator[Text]:

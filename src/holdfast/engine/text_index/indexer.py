@@ -35,7 +35,7 @@ from holdfast.engine.row_format import Info, Line, Point, open_step
 from holdfast.engine.state_loader import Held, States
 from holdfast.engine.text_index.extract import Around, Text, edited_items, edited_texts, replaced, texts
 from holdfast.engine.text_index.tokenize import LONGEST, words_of
-from holdfast.errors import Conflict, Corrupt, Unsupported
+from holdfast.errors import ConflictError, CorruptError, UnsupportedError
 
 MOST = 20_000
 """How many words of one step are indexed."""
@@ -97,7 +97,7 @@ class Indexer:
                 found = await self._texts(line, each.step.edit, each.held, edited_texts(each.step.edit))
             except MissingNode:
                 raise  # it was rewritten meanwhile
-            except Corrupt:
+            except CorruptError:
                 continue  # a damaged thread can be saved to; once it is whole again, `build` finds what is missing
             changes.append(Put(WORDS, _row(line, each.point, found)))
         return changes
@@ -221,7 +221,7 @@ class Indexer:
         Begun again it goes on where it ended. Writers go on meanwhile.
         """
         if not self._backend.capabilities.words:
-            raise Unsupported(
+            raise UnsupportedError(
                 "this store cannot keep an index of words",
                 where=self._backend.url,
                 hint="Searching works without, and reads every checkpoint it looks at",
@@ -243,7 +243,7 @@ class Indexer:
             # Others build it too, and were first; or it was dropped, and perhaps begun anew.
             mark = await self._mark(tenant)
             seen.clear()
-        raise Conflict(
+        raise ConflictError(
             "the index was removed while it was made", where=self._backend.url, hint="Call index() again to have one"
         )
 
@@ -296,7 +296,7 @@ class Indexer:
             made += count
             if whole:
                 return made
-        raise Conflict(
+        raise ConflictError(
             "the thread kept changing while its words were indexed", where=f"thread {line}", hint="Try again"
         )
 
@@ -326,7 +326,7 @@ class Indexer:
                     brought = await (self.brought if info.pruned else self._found)(line, point, step)
                 except MissingNode:
                     raise
-                except Corrupt:
+                except CorruptError:
                     continue  # what cannot be read cannot be found either
                 found.append(Put(WORDS, _row(line, point, brought)))
             if await self._backend.apply([self._lines.unchanged(line, info), *found]) is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.agent_history import diff, handed_over, history, in_short, rollback, transitions
 from holdfast.interfaces.cli.agent_transfer import transfer, transfers
 from holdfast.interfaces.cli.base import Session, command, dry_run_option, group, pairs, yes_option
@@ -170,7 +170,7 @@ def show(session: Session, id: str, version: int | None, tail: int, full: bool, 
     there = acting(session, identity)
     try:
         found = there.agents.load(id, version=version)
-    except Corrupt:
+    except CorruptError:
         session.note(f"Older versions may be whole: see holdfast agent history {id}, and show one with --version.")
         raise
     start = 0 if full else max(found.messages - tail, 0)
@@ -326,7 +326,7 @@ def export(session: Session, id: str, file: str, version: int | None, identity: 
         return
     target = Path(file)
     if not target.absolute().parent.is_dir():
-        raise NotFound("there is no such directory", where=str(target.absolute().parent))
+        raise NotFoundError("there is no such directory", where=str(target.absolute().parent))
     new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with new.open("x", encoding="utf-8") as out:
@@ -354,9 +354,9 @@ def import_(session: Session, file: str, id: str | None, create: bool, identity:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         document = json.loads(text)
     except FileNotFoundError:
-        raise NotFound("there is no such file", where=file) from None
+        raise NotFoundError("there is no such file", where=file) from None
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"the file is no JSON document: {error}", where=file) from None
+        raise InvalidError(f"the file is no JSON document: {error}", where=file) from None
     made = acting(session, identity, write=True, create=create).agents.import_(document, id=id)
     session.tell(f"{made.id} is there, with {plural(made.messages, 'message')}.", agent_record(made))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import Session, command, group
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.exit_codes import FINDINGS, INTEGRITY
@@ -118,7 +118,7 @@ def export(session: Session, file: str) -> None:
     holdfast audit export audit.jsonl
     """
     if not Path(file).absolute().parent.is_dir():
-        raise NotFound("there is no such directory", where=str(Path(file).absolute().parent))
+        raise NotFoundError("there is no such directory", where=str(Path(file).absolute().parent))
     done = session.open().audit_export(file)
     if session.json:
         session.emit(done)
@@ -145,9 +145,9 @@ def check(session: Session, file: str, heads_file: str | None) -> None:
     try:
         checked = export.check_audit(file, _heads(heads_file))
     except FileNotFoundError:
-        raise NotFound("there is no such file", where=file) from None
+        raise NotFoundError("there is no such file", where=file) from None
     except OSError as error:
-        raise Invalid(f"the file cannot be read: {error.strerror}", where=file) from None
+        raise InvalidError(f"the file cannot be read: {error.strerror}", where=file) from None
     if session.json:
         session.emit({"ok": checked.ok, **_plain(checked)})
     else:

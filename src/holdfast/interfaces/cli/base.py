@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.exit_codes import ERROR
 from holdfast.interfaces.cli.formatting import safe
 from holdfast.interfaces.cli.output import Output, on_terminal, wants_color
@@ -121,7 +121,7 @@ class Session:
         if yes:
             return
         if not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
-            raise Invalid(
+            raise InvalidError(
                 "this destroys something, and there is no terminal to ask on",
                 hint="Give --yes to do it, or --dry-run to see what it would do",
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.formatting import plural, safe
@@ -45,21 +45,21 @@ def branch(
     holdfast branch THREAD -d NAME...       delete some, with the checkpoints that only they have
     """
     if rename + delete + delete_anyway > 1:
-        raise Invalid("branches are renamed or deleted, not both", hint="Give one of -m, -d and -D")
+        raise InvalidError("branches are renamed or deleted, not both", hint="Give one of -m, -d and -D")
     if not names and not (rename or delete or delete_anyway):
         _list(session, session.open().branches(thread))
     elif rename:
         if len(names) != 2:
-            raise Invalid("a branch is renamed from one name to another", hint="holdfast branch THREAD -m OLD NEW")
+            raise InvalidError("a branch is renamed from one name to another", hint="holdfast branch THREAD -m OLD NEW")
         session.open(write=True).rename_branch(thread, *names)
         _told(session, {"thread": thread, "branch": names[0], "renamed": names[1]}, f"{names[0]} is {names[1]} now.")
     elif delete or delete_anyway:
         if not names:
-            raise Invalid("no branch is named", hint="holdfast branch THREAD -d NAME")
+            raise InvalidError("no branch is named", hint="holdfast branch THREAD -d NAME")
         _delete(session, thread, names, force=delete_anyway, dry_run=dry_run, yes=yes)
     else:
         if len(names) > 2:
-            raise Invalid("a branch starts at one checkpoint", hint="holdfast branch THREAD NAME [REVISION]")
+            raise InvalidError("a branch starts at one checkpoint", hint="holdfast branch THREAD NAME [REVISION]")
         name, revision = names[0], names[1] if len(names) > 1 else "HEAD"
         made = session.open(write=True).fork(thread, branch=name, at=revision)
         _told(session, made, f"Branch {name} starts at {made.base}.")
@@ -87,7 +87,7 @@ def _delete(session: Session, thread: str, names: Sequence[str], *, force: bool,
     store = session.open(write=not dry_run)
     try:
         going = {name: store.delete_branch(thread, name, force=force, dry_run=True) for name in names}
-    except Conflict as refused:
+    except ConflictError as refused:
         refused.hint = f"If you are sure: holdfast branch {thread} -D {' '.join(names)}"
         raise
     count = sum(map(len, going.values()))
@@ -115,7 +115,9 @@ def switch(session: Session, thread: str, branch: str, revision: str | None, cre
     holdfast switch chat draft
     """
     if revision is not None and not create:
-        raise Invalid("a branch that is there starts where it starts", hint="Give -c to start another one at REVISION")
+        raise InvalidError(
+            "a branch that is there starts where it starts", hint="Give -c to start another one at REVISION"
+        )
     store = session.open(write=True)
     if create:
         store.fork(thread, branch=branch, at=revision or "HEAD")
@@ -156,7 +158,7 @@ def _change(text: str) -> tuple[tuple[Any, ...], Any]:
 
     path, equals, value = text.partition("=")
     if not equals:
-        raise Invalid(f"{text!r} has no value", hint="Write PATH=VALUE, as in plan.goal=rest")
+        raise InvalidError(f"{text!r} has no value", hint="Write PATH=VALUE, as in plan.goal=rest")
     try:
         return parse_path(path), decode(value)
     except DecodeError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import Session, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import FINDINGS
@@ -62,7 +62,7 @@ def diff(
         a, _, b = a.partition("..")
         a, b = a or "HEAD", b or "HEAD"
     if file is not None and (b is not None or other is not None):
-        raise Invalid("a checkpoint is compared with another or with a file, not with both")
+        raise InvalidError("a checkpoint is compared with another or with a file, not with both")
     state = None if file is None else _state(file)
     # A patch cannot do without the values.
     found = store.diff(thread, a, b or "HEAD", other=other, state=state, large=large or patch)
@@ -79,7 +79,7 @@ def diff(
 def _is_revision(store: Store, thread: str, text: str) -> bool:
     try:
         store.resolve(thread, text)
-    except (NotFound, Invalid):
+    except (NotFoundError, InvalidError):
         return False
     return True
 
@@ -94,15 +94,15 @@ def _state(file: str) -> dict[str, Any]:
     try:
         data = sys.stdin.read() if file == "-" else Path(file).read_bytes()
     except FileNotFoundError:
-        raise NotFound("there is no such file", where=file) from None
+        raise NotFoundError("there is no such file", where=file) from None
     except OSError as error:
-        raise Invalid(f"the file cannot be read: {error.strerror}", where=file) from None
+        raise InvalidError(f"the file cannot be read: {error.strerror}", where=file) from None
     try:
         state = default_codec.from_json(decode(data))
     except (DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"the file is not JSON: {error}", where=file) from None
+        raise InvalidError(f"the file is not JSON: {error}", where=file) from None
     if type(state) is not dict:
-        raise Invalid("the file holds no state: that is an object of channels", where=file)
+        raise InvalidError("the file holds no state: that is an object of channels", where=file)
     return state
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound, SnapshotError
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError, SnapshotError
 from holdfast.interfaces.cli.formatting import safe
 
 OK, ERROR, USAGE, NOT_FOUND, CONFLICT, INTEGRITY, FINDINGS, NO_STORE = 0, 1, 2, 3, 4, 5, 6, 10
@@ -32,9 +32,9 @@ EXIT_CODES = {
 
 _BY_CODE = {"no-store": NO_STORE, "no-store-named": NO_STORE, "invalid": USAGE}
 _BY_CLASS: tuple[tuple[type[HoldfastError], int], ...] = (
-    (NotFound, NOT_FOUND),
-    (Conflict, CONFLICT),
-    (Corrupt, INTEGRITY),
+    (NotFoundError, NOT_FOUND),
+    (ConflictError, CONFLICT),
+    (CorruptError, INTEGRITY),
 )
 
 
@@ -71,7 +71,7 @@ def _as_commands(error: HoldfastError) -> str:
     hint = _HINTS.get(error.code, error.hint)
     for call, words in _CALLS.items():
         hint = hint.replace(call, words)
-    if isinstance(error, Corrupt) and not isinstance(error, SnapshotError) and "holdfast" not in hint:
+    if isinstance(error, CorruptError) and not isinstance(error, SnapshotError) and "holdfast" not in hint:
         mending = "holdfast verify says what is affected, and holdfast repair mends what can be mended"
         return f"{hint}. {mending}" if hint else mending
     return hint

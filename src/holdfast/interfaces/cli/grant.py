@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import Group, Session, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.completion_types import GRANT, GROUP, KEY, ROLE, SCOPE
 from holdfast.interfaces.cli.exit_codes import ERROR
@@ -303,13 +303,13 @@ def _policy(file: str) -> Policy:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise NotFound("there is no such file", where=file) from None
+        raise NotFoundError("there is no such file", where=file) from None
     except (OSError, UnicodeError) as error:
-        raise Invalid(f"the file cannot be read: {error}", where=file) from None
+        raise InvalidError(f"the file cannot be read: {error}", where=file) from None
     try:
         return Policy.of(json.loads(text))
     except ValueError as error:
-        raise Invalid(f"the file is not JSON: {error}", where=file) from None
+        raise InvalidError(f"the file is not JSON: {error}", where=file) from None
 
 
 @command("drop")
@@ -324,7 +324,7 @@ def drop(session: Session, role: str, dry_run: bool, yes: bool) -> None:
     """
     access = session.open(write=not dry_run).access
     if role not in access.roles():
-        raise NotFound(f"there is no role {role!r}", hint="See holdfast grant roles")
+        raise NotFoundError(f"there is no role {role!r}", hint="See holdfast grant roles")
     holders = [who for who, names in access.assignments().items() if role in names]
     if not dry_run:
         session.confirm(f"Forget the role {role}, which {plural(len(holders), 'holder')} has?", yes=yes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import Session, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD
 from holdfast.interfaces.cli.formatting import ago, safe
@@ -25,7 +25,7 @@ def pin(session: Session, thread: str, revision: str | None, reason: str | None,
     """
     if revision is None:
         if delete or reason is not None:
-            raise Invalid("no checkpoint is named", hint="holdfast pin THREAD REVISION")
+            raise InvalidError("no checkpoint is named", hint="holdfast pin THREAD REVISION")
         _pins(session, thread)
         return
     store = session.open(write=True)
@@ -64,7 +64,7 @@ def hold(session: Session, thread: str | None, reason: str | None, release: bool
     """
     if thread is None:
         if release or reason is not None:
-            raise Invalid("no thread is named", hint="holdfast hold THREAD")
+            raise InvalidError("no thread is named", hint="holdfast hold THREAD")
         _holds(session)
         return
     store = session.open(write=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.interfaces.cli.base import Session, command, group, pairs, yes_option
 from holdfast.interfaces.cli.completion_types import ThreadName
 from holdfast.interfaces.cli.exit_codes import ERROR, FINDINGS, INTERRUPTED
@@ -174,7 +174,7 @@ def add(
 def remove(session: Session, name: str, yes: bool) -> None:
     """Forget a job, and its log. A run that is under way goes on to its end."""
     found = _jobs(session.open(write=True))
-    with contextlib.suppress(Corrupt):  # it can be removed all the same
+    with contextlib.suppress(CorruptError):  # it can be removed all the same
         found.get(name)
     session.confirm(f"Remove the job {name}?", yes=yes)
     found.remove(name)

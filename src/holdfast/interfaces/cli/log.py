@@ -13,7 +13,7 @@ from holdfast.backends.runtime.drivers import run
 from holdfast.engine.branch_graph import Place
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.log_walk import Labels, Visit, Walk, abbreviations
 from holdfast.history.revisions import resolve
 from holdfast.interfaces.cli.base import Command, Session, all_channels_option, command
@@ -85,7 +85,7 @@ def log(
     holdfast log chat draft~2 --where 'role:human time>2h'
     """
     if (revision is not None) + (branch is not None) + everything > 1:
-        raise Invalid("a history starts in one way", hint="Give a revision, --branch or --all")
+        raise InvalidError("a history starts in one way", hint="Give a revision, --branch or --all")
     store = session.open()
     history = History(store, thread, first_parent, where)
     history.start(revision if branch is None else branch, everything)
@@ -289,7 +289,7 @@ class Shown:
 
         try:
             found = self._difference(entry)
-        except NotFound as gone:
+        except NotFoundError as gone:
             return ["", f"    ({safe(gone.what)})"]  # what it changed is not known any more; the others are shown
         found = found if self._options.all_channels else found.without_internal()
         return ["", *("    " + painted(self._out, line) if line else "" for line in found.lines())]
@@ -319,7 +319,7 @@ class Shown:
         if self._options.patch:
             try:
                 record["patch"] = self._difference(entry, large=True).patch()
-            except NotFound:
+            except NotFoundError:
                 record["patch"] = None  # what it follows was pruned
         return record
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Conflict, HoldfastError, Invalid
+from holdfast.errors import ConflictError, HoldfastError, InvalidError
 from holdfast.interfaces.cli.base import Session, command
 from holdfast.interfaces.cli.completion_types import BRANCH, REVISION, THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT
@@ -59,7 +59,7 @@ def merge(
     ways: Any = dict(map(_way, resolve))
     if interactive:
         if session.json:
-            raise Invalid("what is asked and what is written would mix", hint="Give --interactive or --json")
+            raise InvalidError("what is asked and what is written would mix", hint="Give --interactive or --json")
         ways = _Asking(session, ways)
     before = store.resolve(thread, into).id
     try:
@@ -71,7 +71,7 @@ def merge(
             resolve=ways or None,
             metadata=None if message is None else {"message": message},
         )
-    except Conflict as refused:
+    except ConflictError as refused:
         if refused.clashes:
             _show(session, refused.clashes)
             refused.hint = "Settle it with --strategy, with --resolve PATH=STRATEGY, or one by one with --interactive"
@@ -87,7 +87,9 @@ def merge(
 def _way(text: str) -> tuple[str, str]:
     path, _, strategy = text.rpartition("=")
     if not path or strategy not in STRATEGIES:
-        raise Invalid(f"{text!r} does not say how to settle a place", hint="Write messages=union, plan=ours, …=theirs")
+        raise InvalidError(
+            f"{text!r} does not say how to settle a place", hint="Write messages=union, plan=ours, …=theirs"
+        )
     return path, strategy
 
 

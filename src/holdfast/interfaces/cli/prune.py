@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
 from holdfast.interfaces.cli.exit_codes import CONFLICT, ERROR, INTEGRITY
@@ -89,13 +89,13 @@ def prune(
     """
     policy = _policy(rules)
     if policy is None and not orphans:
-        raise Invalid(
+        raise InvalidError(
             "no rule says what is to stay", hint="Give --keep-last, --keep-within, --keep-daily, --max-size …"
         )
     if policy is not None and not (threads or everything or prefix is not None or where is not None):
-        raise Invalid("no thread is named", hint="Name threads, or give --all, --prefix or --where")
+        raise InvalidError("no thread is named", hint="Name threads, or give --all, --prefix or --where")
     if policy is not None and everything and (threads or prefix is not None or where is not None):
-        raise Invalid("--all stands for all threads, and others are named", hint="Leave out one of them")
+        raise InvalidError("--all stands for all threads, and others are named", hint="Leave out one of them")
     if not (dry_run or yes or (on_terminal(sys.stdin) and on_terminal(sys.stderr))):
         session.confirm("", yes=False)  # says that nobody can be asked
     store = session.open(write=not dry_run)

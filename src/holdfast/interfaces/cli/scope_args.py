@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import Session
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import safe
@@ -64,7 +64,7 @@ class Span(click.ParamType[timedelta]):
             return value
         try:
             found = parse_age(str(value))
-        except Invalid as error:
+        except InvalidError as error:
             self.fail(f"{error.what}: {error.hint}", param, ctx)
         if not found:
             self.fail(f"{value!r} is no time at all", param, ctx)
@@ -84,7 +84,7 @@ def parse_value(text: str, where: str) -> Any:
     try:
         return default_codec.from_json(decode(text))
     except (DecodeError, UnicodeError) as error:
-        raise Invalid(
+        raise InvalidError(
             f"the value is not JSON: {error}",
             where=where,
             hint=f"""Give --text for a text, or write it as JSON: '"{text[:20]}"'"""
@@ -102,7 +102,7 @@ def read_value(given: str, where: str, *, text: bool, raw: bool = False) -> Any:
             given = sys.stdin.read()
             given.encode()  # some settings let bytes that are no text pass as halves of characters
         except UnicodeError:
-            raise Invalid("standard input is no text in UTF-8", where=where, hint="Give --bytes") from None
+            raise InvalidError("standard input is no text in UTF-8", where=where, hint="Give --bytes") from None
     return given if text else parse_value(given, where)
 
 
@@ -120,10 +120,10 @@ def until(text: str | None) -> datetime | timedelta | None:
 
     try:
         return parse_age(text)
-    except Invalid:
+    except InvalidError:
         pass
     now = datetime.now().astimezone()
     found = parse_moment(text, now)
     if found <= now:
-        raise Invalid(f"{text!r} is in the past", hint="Write 2h for two hours from now, or a time to come")
+        raise InvalidError(f"{text!r} is in the past", hint="Write 2h for two hours from now, or a time to come")
     return found

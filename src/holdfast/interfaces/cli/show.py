@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.engine.projection.rows import is_hidden
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.history.paths import parse_path, path_text
 from holdfast.interfaces.cli.base import Session, all_channels_option, command
 from holdfast.interfaces.cli.completion_types import REVISION, THREAD, branch_names
@@ -50,7 +50,7 @@ def show(
     holdfast show chat --path 'messages[-1].content'
     """
     if (path is not None) + bool(channels) + no_state > 1:
-        raise Invalid("a part of the state is named in one way", hint="Give --path, --channel or --no-state")
+        raise InvalidError("a part of the state is named in one way", hint="Give --path, --channel or --no-state")
     store = session.open()
     checkpoint = store.get(thread, at=revision, lazy=True)
     out = session.out
@@ -96,7 +96,7 @@ def at_path(state: LazyState, path: Sequence[Any]) -> Any:
             value, rest = state.slice(name, start=rest[0].start, stop=rest[0].stop), rest[1:]
         else:
             value = state.value(name)
-    except NotFound:
+    except NotFoundError:
         raise _nothing(path) from None
     for part in rest:
         try:
@@ -106,15 +106,15 @@ def at_path(state: LazyState, path: Sequence[Any]) -> Any:
     return value
 
 
-def _nothing(path: Sequence[Any]) -> NotFound:
-    return NotFound(f"the state has nothing at {path_text(path)}", hint="See holdfast show for what is there")
+def _nothing(path: Sequence[Any]) -> NotFoundError:
+    return NotFoundError(f"the state has nothing at {path_text(path)}", hint="See holdfast show for what is there")
 
 
 def _named(checkpoint: Checkpoint, channels: tuple[str, ...]) -> list[str]:
     there: list[str] = checkpoint.state.names()
     for name in channels:
         if name not in there:
-            raise NotFound(
+            raise NotFoundError(
                 f"the state has no channel {name!r}",
                 where=f"checkpoint {checkpoint.id} of thread {checkpoint.thread!r}",
                 hint=f"There are {', '.join(there)}" if there else "It is empty",
@@ -149,7 +149,7 @@ def _channel(values: Values, state: LazyState, name: str, room: Room) -> Iterato
     """A channel; of a long list, only the end is fetched that is shown."""
     try:
         length = state.length(name)
-    except Invalid:  # no list
+    except InvalidError:  # no list
         yield from values.channel(name, state.value(name))
         return
     if length <= room.messages:

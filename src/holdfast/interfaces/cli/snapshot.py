@@ -84,11 +84,11 @@ def restore(session: Session, file: str, id: str | None, create: bool, identity:
     holdfast snapshot restore greeter.hfsnap --id greeter-2 --store sqlite:///other.db --create
     """
     from holdfast import snapshots
-    from holdfast.errors import SnapshotUnsupported
+    from holdfast.errors import SnapshotUnsupportedError
 
     info = snapshots.info(file)
     if info.kind != "persistent":
-        raise SnapshotUnsupported(
+        raise SnapshotUnsupportedError(
             f"this is a {info.type} of LangChain's, and no agent that a store keeps",
             where=info.source,
             hint="A program thaws it: snapshots.restore(…)",
@@ -223,13 +223,13 @@ def delete(session: Session, files: tuple[str, ...], force: bool, dry_run: bool,
     holdfast snapshot delete old.hfsnap older.hfsnap --yes
     """
     from holdfast import snapshots
-    from holdfast.errors import SnapshotNotFound
+    from holdfast.errors import SnapshotNotFoundError
 
     for file in files:
         if not force:
             snapshots.info(file)
         elif not snapshots.exists(file):
-            raise SnapshotNotFound("there is no snapshot", where=file)
+            raise SnapshotNotFoundError("there is no snapshot", where=file)
     if not dry_run:
         session.confirm(f"Delete {plural(len(files), 'snapshot')}: {', '.join(files)}?", yes=yes)
     for file in files:

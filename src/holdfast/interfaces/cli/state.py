@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import Session, command, dry_run_option, group, yes_option
 from holdfast.interfaces.cli.completion_types import KEY, SCOPE
 from holdfast.interfaces.cli.formatting import in_words, plural
@@ -66,7 +66,7 @@ def get(session: Session, scope: str, key: str, when: str | None, identity: str 
     else:
         value = found.get_at(key, moment(when), MISSING)
         if value is MISSING:
-            raise NotFound(
+            raise NotFoundError(
                 "there was no such key then",
                 where=f"key {key!r} of {scope} at {when}",
                 hint="See holdfast state history",
@@ -179,7 +179,9 @@ def _place(text: str) -> tuple[str, ...]:
 
     found = parse_path(text)
     if not all(type(part) is str for part in found):
-        raise Invalid("only entries of dicts are patched", where=text, hint="Set a list as a whole: PLACE='[1, 2]'")
+        raise InvalidError(
+            "only entries of dicts are patched", where=text, hint="Set a list as a whole: PLACE='[1, 2]'"
+        )
     return found
 
 
@@ -211,9 +213,9 @@ def delete(
     holdfast state delete agent:researcher --all --dry-run
     """
     if everything is bool(keys):
-        raise Invalid("keys are named, or --all is given", hint="holdfast state delete SCOPE KEY, or SCOPE --all")
+        raise InvalidError("keys are named, or --all is given", hint="holdfast state delete SCOPE KEY, or SCOPE --all")
     if expected is not None and len(keys) != 1:
-        raise Invalid("a version is expected of one key", hint="Name one key")
+        raise InvalidError("a version is expected of one key", hint="Name one key")
     there = acting(session, identity, write=not dry_run)
     found = there.state(scope)
     if everything:
@@ -225,14 +227,14 @@ def delete(
         gone = len([found.item(key) for key in keys])
     elif expected is not None:
         if not found.delete(keys[0], expected=expected):
-            raise NotFound("there is no such key", where=f"key {keys[0]!r} of {scope}")
+            raise NotFoundError("there is no such key", where=f"key {keys[0]!r} of {scope}")
         gone = 1
     else:
         with there.transaction() as together:
             mine = together.state(scope)
             for key in dict.fromkeys(keys):
                 if not mine.has(key):
-                    raise NotFound(
+                    raise NotFoundError(
                         "there is no such key",
                         where=f"key {key!r} of {scope}",
                         hint="Nothing was deleted; see state list",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.interfaces.cli.base import Session, command
 from holdfast.interfaces.cli.completion_types import SCOPE
 from holdfast.interfaces.cli.formatting import ago, in_words, safe
@@ -53,7 +53,9 @@ def list_(
     """
     if scope is None:
         if values:
-            raise Invalid("values are those of keys, and no scope is named", hint="holdfast state list SCOPE --values")
+            raise InvalidError(
+                "values are those of keys, and no scope is named", hint="holdfast state list SCOPE --values"
+            )
         list_scopes(session, identity, prefix, pattern, after, limit)
         return
     found = state_of(session, scope, identity)

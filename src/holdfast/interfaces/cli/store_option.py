@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -33,7 +33,7 @@ def path_of(url: str) -> Path | None:
 def open_store(given: str | None, *, tenant: str = "", write: bool = False, create: bool = False) -> Store:
     """Open a store for reading; or for writing; and make it, if it may be made.
 
-    Raises `NotFound` with the code `no-store` where there is none.
+    Raises `NotFoundError` with the code `no-store` where there is none.
     """
     from holdfast.backends.registry import backend_for
     from holdfast.store.opener import open as opened
@@ -58,7 +58,7 @@ def _must_be_there(url: str) -> None:
     if path is None:
         return
     if not path.exists():
-        raise NotFound(
+        raise NotFoundError(
             f"there is no store at {url}",
             where=str(path.absolute()),
             hint="Name one with --store, HOLDFAST_STORE or holdfast.toml; saving a first checkpoint makes it, and so "

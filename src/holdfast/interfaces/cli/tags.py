@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.interfaces.cli.base import Session, command
 from holdfast.interfaces.cli.completion_types import REVISION, TAG, THREAD
 from holdfast.interfaces.cli.formatting import safe
@@ -30,7 +30,7 @@ def tag(
     """
     if name is None:
         if unique or delete or force:
-            raise Invalid("no tag is named", hint="holdfast tag THREAD TAG")
+            raise InvalidError("no tag is named", hint="holdfast tag THREAD TAG")
         _list(session, thread)
         return
     store = session.open(write=True)
@@ -41,7 +41,7 @@ def tag(
     if unique:
         try:
             store.name(thread, name, checkpoint.id, move=force)
-        except Conflict as taken:
+        except ConflictError as taken:
             taken.hint = "Use another name, or move this one with --force"
             raise
     else:
@@ -71,7 +71,7 @@ def _delete(session: Session, thread: str, name: str, revision: str | None, *, u
     store = session.open(write=True)
     names, tags = store.names(thread), {} if unique else store.tags(thread)
     if name not in names and name not in tags:
-        raise NotFound(
+        raise NotFoundError(
             f"no checkpoint has the {'name' if unique else 'tag or the name'} {name!r}",
             where=f"thread {thread!r}",
             hint=f"See holdfast tag {thread}",

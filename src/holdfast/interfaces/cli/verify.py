@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import click
 
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.interfaces.cli import exit_codes
 from holdfast.interfaces.cli.base import Session, command, dry_run_option, yes_option
 from holdfast.interfaces.cli.completion_types import THREAD
@@ -158,7 +158,7 @@ def repair(
         session.confirm("Repair the store? What cannot be mended goes to quarantine.", yes=yes)
     try:
         store = session.open(write=not dry_run)
-    except Corrupt as error:
+    except CorruptError as error:
         salvaged = _salvaged(error, dry_run)
         if salvaged is None:
             raise
@@ -182,7 +182,7 @@ def repair(
         raise click.exceptions.Exit(exit_codes.INTEGRITY)
 
 
-def _salvaged(error: Corrupt, dry_run: bool) -> Salvaged | None:
+def _salvaged(error: CorruptError, dry_run: bool) -> Salvaged | None:
     """Put a new file in the place of one that is too damaged to be opened, or see what would be in it. None if the
     store is no SQLite file."""
     from holdfast.backends.sqlite.salvage import salvage

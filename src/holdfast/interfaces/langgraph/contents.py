@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from holdfast.engine.delta_channels import FOLLOWS, KEPT
-from holdfast.errors import Invalid, Unsupported
+from holdfast.errors import InvalidError, UnsupportedError
 
 __all__ = ["KEPT", "Serialized", "checkpoint_of", "kept", "loaded", "serialized", "values_of", "versions_of"]
 
@@ -51,9 +51,9 @@ def values_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
     values = checkpoint["channel_values"]
     for name in values:
         if type(name) is not str:
-            raise Invalid(f"a channel's name is a string, not {type(name).__name__}", where=repr(name)[:80])
+            raise InvalidError(f"a channel's name is a string, not {type(name).__name__}", where=repr(name)[:80])
     if KEPT in values:
-        raise Invalid(f"the name {KEPT!r} is Holdfast's own", hint="Give the channel of your graph another name")
+        raise InvalidError(f"the name {KEPT!r} is Holdfast's own", hint="Give the channel of your graph another name")
     return values
 
 
@@ -99,7 +99,7 @@ def loaded(serde: SerializerProtocol | None, value: Any, channel: str) -> Any:
     if type(value) is not Serialized:
         return value
     if serde is None:
-        raise Unsupported(
+        raise UnsupportedError(
             f"channel {channel!r} was saved with a serializer of its own",
             hint="Make the saver with the same one: HoldfastSaver(store, serde=…)",
         )

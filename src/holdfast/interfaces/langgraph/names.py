@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from holdfast.engine.namespaces import MARK, split_name, thread_name
 from holdfast.engine.row_format import Line, check_name
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 __all__ = [
     "MARK",
@@ -33,7 +33,7 @@ def configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
     """The part of a config that says which checkpoint is meant."""
     found = config.get("configurable") if isinstance(config, dict) else None
     if type(found) is not dict and not isinstance(found, Mapping):
-        raise Invalid("the config has no 'configurable'", hint="Pass {'configurable': {'thread_id': …}}")
+        raise InvalidError("the config has no 'configurable'", hint="Pass {'configurable': {'thread_id': …}}")
     return found
 
 
@@ -41,7 +41,7 @@ def thread_of(config: RunnableConfig) -> str:
     """The id of the thread that a config names, as text."""
     thread_id = configurable(config).get("thread_id")
     if thread_id is None:
-        raise Invalid("the config names no thread", hint="Pass {'configurable': {'thread_id': …}}")
+        raise InvalidError("the config names no thread", hint="Pass {'configurable': {'thread_id': …}}")
     return str(thread_id)
 
 

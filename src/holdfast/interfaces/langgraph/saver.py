@@ -36,7 +36,7 @@ from holdfast.engine.pending_writes import Write
 from holdfast.engine.row_format import Line, Point, check_name, readable
 from holdfast.engine.step_info import Head
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.interfaces.langgraph import contents, names
 from holdfast.interfaces.langgraph.contents import KEPT
 from holdfast.interfaces.langgraph.listing import Listing
@@ -47,7 +47,9 @@ from holdfast.store.store import Operations
 
 def _several(ids: Sequence[str], what: str) -> None:
     if isinstance(ids, str):
-        raise Invalid(f"a list of {what} is meant, and not one text", where=repr(ids)[:80], hint=f"Pass [{ids[:40]!r}]")
+        raise InvalidError(
+            f"a list of {what} is meant, and not one text", where=repr(ids)[:80], hint=f"Pass [{ids[:40]!r}]"
+        )
 
 
 _SERIALIZED = (contents.Serialized.__module__, contents.Serialized.__name__)
@@ -72,7 +74,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
 
     def __init__(self, store: Operations, *, serde: SerializerProtocol | None = None) -> None:
         if not isinstance(store, Operations):
-            raise Invalid(
+            raise InvalidError(
                 f"a saver is made on an open store, not on {type(store).__name__}",
                 hint="Pass what holdfast.open returned, or use HoldfastSaver.from_conn_string(url)",
             )
@@ -112,7 +114,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         line, parent = self._line(config), names.checkpoint_of(config)
         id, stamp = check_name(checkpoint["id"], "id of a checkpoint"), checkpoint["ts"]
         if not id or type(stamp) is not str:
-            raise Invalid("a checkpoint has an 'id' that is not empty, and a 'ts' that is text", where=f"thread {line}")
+            raise InvalidError(
+                "a checkpoint has an 'id' that is not empty, and a 'ts' that is text", where=f"thread {line}"
+            )
         described = get_checkpoint_metadata(config, metadata)
         saving = Saving(
             line,
@@ -127,11 +131,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         )
         try:
             await self._engine.rebaser.save(saving)
-        except (NotFound, Conflict) as error:
+        except (NotFoundError, ConflictError) as error:
             # The parent is gone, or never was, or the id was saved after another one before: LangGraph keeps what it
             # is told. So does this, beside the step.
             there = await self._engine.lines.existing(line, id, None)
-            if there is None and isinstance(error, Conflict):
+            if there is None and isinstance(error, ConflictError):
                 raise
             saving.state = await self._state(line, checkpoint, None, follows=parent or "")
             saving.parent = ROOT if there is None else None
@@ -169,7 +173,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
             return {}, {}
         try:
             point = await self._engine.lines.find(line, parent)
-        except NotFound:
+        except NotFoundError:
             return {}, {}
         packed = await self._engine.lines.reading(line, point, partial(self._engine.states.packed, line))
         kept = packed.get(pack_name(KEPT))
@@ -189,9 +193,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """
         line, id = self._line(config), names.checkpoint_of(config)
         if id is None:
-            raise Invalid("the config names no checkpoint that the writes follow", hint="Pass the config put returned")
+            raise InvalidError(
+                "the config names no checkpoint that the writes follow", hint="Pass the config put returned"
+            )
         if not check_name(task_id, "id of a task"):
-            raise Invalid("the id of a task is not empty", where=f"thread {line}")
+            raise InvalidError("the id of a task is not empty", where=f"thread {line}")
         if not writes:
             return
         packed = self._codec.pack_items([self._written(value) for _, value in writes])
@@ -226,9 +232,9 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         while True:
             try:
                 point, writes = await self._point(line, id)
-            except NotFound:
+            except NotFoundError:
                 return None
-            with suppress(NotFound):  # if it went meanwhile, another may be the latest
+            with suppress(NotFoundError):  # if it went meanwhile, another may be the latest
                 found = await self._tuple(line, point, to_go_on=True, writes=writes)
                 return found._replace(config=config) if id is not None else found
 
@@ -335,7 +341,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         lines, only = await self._lines(config), names.checkpoint_of(config)
         bound = names.checkpoint_of(before) or ""
         if limit is not None and type(limit) is not int:
-            raise Invalid(f"the limit is a number, not {limit!r}")
+            raise InvalidError(f"the limit is a number, not {limit!r}")
         return Listing(self._engine, self._metadata, lines, bound, only, metadata or {}, limit)
 
     async def _listed(self, listing: Listing) -> builtins.list[CheckpointTuple]:
@@ -356,10 +362,10 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """Some checkpoints, but for those that were deleted or pruned meanwhile."""
         try:
             return await self._tuples(line, points)
-        except (NotFound, Corrupt):
+        except (NotFoundError, CorruptError):
             found = []
             for point in points:
-                with suppress(NotFound):
+                with suppress(NotFoundError):
                     found.append(await self._tuple(line, point))
             return found
 
@@ -397,11 +403,11 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         line, id = self._line(config), names.checkpoint_of(config)
         try:
             point = await self._engine.lines.find(line, id)
-        except NotFound:
+        except NotFoundError:
             pass
         else:
             deltas = self._engine.deltas(self._codec)
-            with suppress(NotFound):
+            with suppress(NotFoundError):
                 histories = await self._engine.lines.reading(line, point, partial(deltas.history, line, channels))
         return {channel: self._delta(channel, history) for channel, history in histories.items()}
 
@@ -447,11 +453,13 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
     async def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its checkpoints, writes and subgraphs; nothing, if there is none.
 
-        `Conflict` if there is a thread of the new name.
+        `ConflictError` if there is a thread of the new name.
         """
         tenant, target = self.store.tenant, str(target_thread_id)
         if await self._existing(target):
-            raise Conflict(f"there is a thread {target!r} already", hint="Delete it first, or copy to another name")
+            raise ConflictError(
+                f"there is a thread {target!r} already", hint="Delete it first, or copy to another name"
+            )
         copies = {
             line: names.line(tenant, target, names.split_name(line.name)[1])
             for line in await self._existing(str(source_thread_id))
@@ -467,7 +475,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         """
         _several(thread_ids, "ids of threads")
         if strategy not in ("keep_latest", "delete"):
-            raise Invalid(f"the strategy is 'keep_latest' or 'delete', not {strategy!r}")
+            raise InvalidError(f"the strategy is 'keep_latest' or 'delete', not {strategy!r}")
         for thread_id in map(str, thread_ids):
             lines = await self._existing(thread_id)
             if strategy == "delete":

@@ -24,7 +24,7 @@ from holdfast.backends.fsutil import flush_folder
 from holdfast.backends.interface import Call, Row
 from holdfast.backends.tables import BRANCHES, EVENTS, FOLDS, LINKS, NODES, OBJECTS, REFS, STEPS, WRITES, Scalar, Space
 from holdfast.engine.row_format import Line
-from holdfast.errors import Config, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.errors import ConfigError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 
 VERSION = 1
 
@@ -107,7 +107,7 @@ def row_of(record: Rowed, line: Line) -> tuple[Space, Row]:
     """The row that a line of the file tells of. Raises `ValueError` where it is none."""
     space = _SPACES.get(record.space)
     if space is None:
-        raise Unsupported(f"rows of a kind {record.space!r} are unknown", hint="Import it with a newer Holdfast")
+        raise UnsupportedError(f"rows of a kind {record.space!r} are unknown", hint="Import it with a newer Holdfast")
     key = _values(list(space.key.values())[2:], record.key)
     return space, Row((*line, *key), _values(list(space.columns.values()), record.columns), record.body)
 
@@ -128,7 +128,7 @@ def _base64(value: Scalar) -> str:
 
 def _check_binary(file: object) -> None:
     if isinstance(file, io.TextIOBase):
-        raise Invalid("the file is open as text", hint="Open it in binary mode, or give its path")
+        raise InvalidError("the file is open as text", hint="Open it in binary mode, or give its path")
 
 
 # Writing ------------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Sink:
         try:
             return self._closed.enter_context(path.open("xb"))
         except OSError as error:
-            raise Config(
+            raise ConfigError(
                 f"the file cannot be written: {error.strerror}", where=str(self._path), hint="Choose another place"
             ) from error
 
@@ -220,7 +220,7 @@ class Sink:
     def _fail(self, error: OSError) -> NoReturn:
         if isinstance(error, BrokenPipeError):
             raise error
-        raise Config(
+        raise ConfigError(
             f"the file could not be written: {error.strerror or error}",
             where=str(self._path or "the file that was given"),
             hint="Look at the disk, and export again. What was there before is untouched",
@@ -249,9 +249,9 @@ class Source:
             try:
                 raw: Any = self._closed.enter_context(Path(place).open("rb"))  # noqa: SIM115 - closed with the rest
             except FileNotFoundError as error:
-                raise NotFound("there is no such file", where=self.name) from error
+                raise NotFoundError("there is no such file", where=self.name) from error
             except OSError as error:
-                raise Config(f"the file cannot be read: {error.strerror}", where=self.name) from error
+                raise ConfigError(f"the file cannot be read: {error.strerror}", where=self.name) from error
         else:
             _check_binary(place)
             raw = io.BufferedReader(_Raw(place))
@@ -259,7 +259,7 @@ class Source:
         self._digest = hashlib.sha256()
 
     async def records(self) -> AsyncIterator[Lines]:
-        """The lines, from the first to the one before the checksum. `Corrupt` if they are not what was written."""
+        """The lines, from the first to the one before the checksum. `CorruptError` if they are not what was written."""
         await Call(self._unzip)
         first, threads, rows = True, 0, 0
         while True:
@@ -326,22 +326,22 @@ class Source:
         except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError, RecursionError):
             version = None
         if not isinstance(version, int):
-            raise Invalid(
+            raise InvalidError(
                 "this is no file of exported threads",
                 where=self.name,
                 hint="Give one that `holdfast export` wrote; states exported as JSON cannot be brought back",
             )
         if version != VERSION:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"the file has version {version} of its format, and this Holdfast knows version {VERSION}",
                 where=self.name,
                 hint="Import it with a newer Holdfast",
             )
 
-    def damaged(self, why: str) -> Corrupt:
+    def damaged(self, why: str) -> CorruptError:
         """The error for a file that is not what was written."""
         hint = "Get the file once more from where it was made, or export again"
-        return Corrupt(f"the file is not what was written: {why}", where=self.name, hint=hint)
+        return CorruptError(f"the file is not what was written: {why}", where=self.name, hint=hint)
 
     def close(self) -> None:
         """Let go of it. A file that was given open stays open."""

@@ -21,7 +21,7 @@ from holdfast.engine.integrity.verify import raise_problems, verify
 from holdfast.engine.namespaces import is_thread, root_of
 from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Branch, Line, check_name, is_sound
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError
 from holdfast.maintenance.archive.export import passing
 from holdfast.maintenance.archive.format import Begin, End, Head, Lines, Place, Progress, Rowed, Source, row_of
 
@@ -51,7 +51,7 @@ def wanted(tenant: str, threads: Iterable[str] | None, as_thread: str | None) ->
     """What a caller wants."""
     named = None if threads is None else frozenset(threads)
     if as_thread is not None and named is not None and len(named) != 1:
-        raise Invalid("one thread can be given another name, not several", hint="Import them one by one")
+        raise InvalidError("one thread can be given another name, not several", hint="Import them one by one")
     return Wanted(tenant, named, as_thread)
 
 
@@ -90,7 +90,7 @@ async def _add_theirs(between: Engine, engine: Engine, line: Line, file: str) ->
         theirs = Branch.of(row)
         same = bases.get(theirs.branch, theirs[1:3]) == theirs[1:3]
         if not same or named.get(theirs.name, theirs.branch) != theirs.branch:
-            raise Conflict(
+            raise ConflictError(
                 f"the file has another branch in the place of {theirs.name or theirs.branch!r}",
                 where=f"thread {line} in {engine.ground.backend.url}; {file}",
                 hint="Import it under another name: as_thread, --as",
@@ -146,7 +146,7 @@ class _Reader:
         await self._flush()
         missing = (self._want.threads or frozenset()) - self._found
         if missing:
-            raise NotFound(f"there is no thread {min(missing)!r} in the file", where=self._source.name)
+            raise NotFoundError(f"there is no thread {min(missing)!r} in the file", where=self._source.name)
         return self._lines
 
     async def _take(self, record: Lines) -> None:
@@ -175,13 +175,13 @@ class _Reader:
         if named is not None and root.name not in named and self._old.name not in named:
             return
         if self._want.as_thread is not None and not self._roots <= {root}:
-            raise Invalid(
+            raise InvalidError(
                 "one thread can be given another name, and the file has several",
                 where=self._source.name,
                 hint="Say which thread to import",
             )
         if self._want.as_thread is not None and not is_thread(root.name):
-            raise Invalid(
+            raise InvalidError(
                 "state is imported under its own name",
                 where=f"{root.name} in {self._source.name}",
                 hint="Import it as it is, and then copy it: state.copy_to(…)",
@@ -222,7 +222,7 @@ class _Reader:
         try:
             refused = await self._backend.apply(changes)
         except HoldfastError as error:
-            if isinstance(error, Invalid | Corrupt):
+            if isinstance(error, InvalidError | CorruptError):
                 raise self._source.damaged(f"a row of it cannot be stored: {error.what}") from error
             raise
         if refused is not None:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from holdfast.backends.config import find_file, resolve
-from holdfast.errors import Config
+from holdfast.errors import ConfigError
 from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
 
 VARIABLES = ("HOLDFAST_STORE", "HOLDFAST_CONFIG", "HOLDFAST_PAGER")
@@ -150,7 +150,7 @@ def settings_file() -> Iterator[Check]:
     for name in stores if isinstance(stores, Mapping) else ():
         try:
             resolve(f"stores.{name}")
-        except Config as error:
+        except ConfigError as error:
             yield problem("settings-file", f"{path}: {error.what}", error.hint or "Mend the file")
     names = ", ".join(sorted(stores)) if isinstance(stores, Mapping) else ""
     yield ok("settings-file", f"{path}: stores {names}" if names else f"{path} names no store")

@@ -13,7 +13,7 @@ from holdfast.backends.config import resolve
 from holdfast.backends.registry import backend_for
 from holdfast.backends.runtime.drivers import run
 from holdfast.backends.wrappers.composite_urls import shown
-from holdfast.errors import Config, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.maintenance.doctor import environment, storage_path, store_checks
 from holdfast.maintenance.doctor.result import Check, Level, problem
 from holdfast.store.opener import open as open_store
@@ -34,7 +34,7 @@ def examine(url: str | None = None, *, tenant: str = "", full: bool = False) -> 
     yield from environment.checks()
     try:
         named = resolve(url)
-    except Config as error:
+    except ConfigError as error:
         yield problem("store-named", error.what, error.hint)
         return
     there = True

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from holdfast.backends.urls import is_there
 from holdfast.backends.wrappers.composite_urls import COMPOSITIONS
-from holdfast.errors import Denied
+from holdfast.errors import DeniedError
 from holdfast.maintenance.doctor.result import Check, note, ok, problem, warning
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "davfs")
@@ -44,7 +44,7 @@ def checks(url: str, path: Path) -> Iterator[Check]:
     """All of them, of one file or directory."""
     try:
         there = is_there(path, str(path.absolute()))
-    except Denied as error:
+    except DeniedError as error:
         yield problem("store-permissions", f"{error.what} (at {error.where})", error.hint)
         return
     if not there:

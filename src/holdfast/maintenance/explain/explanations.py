@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.maintenance.explain.checks import CHECKS
 from holdfast.maintenance.explain.errors import ERRORS
 from holdfast.maintenance.explain.findings import FINDINGS
@@ -41,11 +41,11 @@ def explanations() -> Mapping[str, Explanation]:
 
 
 def explain(code: str) -> Explanation:
-    """What a code means. `NotFound` names near ones."""
+    """What a code means. `NotFoundError` names near ones."""
     known = explanations()
     wanted = code.strip().lower().replace("_", "-")
     if wanted in known:
         return known[wanted]
     near = get_close_matches(wanted, known, 3) or [each for each in known if wanted and wanted in each][:3]
     hint = f"Did you mean {', '.join(near)}?" if near else "`holdfast explain` lists all"
-    raise NotFound(f"there is no code {code!r}", hint=hint)
+    raise NotFoundError(f"there is no code {code!r}", hint=hint)

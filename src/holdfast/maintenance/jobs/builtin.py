@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.engine.integrity.findings import Level
 from holdfast.engine.time_parsing import parse_age
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from holdfast.maintenance.jobs.types import Context, Kind, Result, known_only
 from holdfast.maintenance.pruner import PrunedThread, Selection, prune
 from holdfast.maintenance.retention import Retention
@@ -43,9 +43,9 @@ async def _compact(job: Context) -> Result:
         try:
             await job.store.engine.rewriter.rewrite(job.store._line(thread))
             done += 1
-        except (Conflict, NotFound):
+        except (ConflictError, NotFoundError):
             skipped += 1  # another is at it, or it was deleted
-        except Corrupt:
+        except CorruptError:
             damaged.append(thread)
         job.progress(done + skipped + len(damaged), None, thread)
     await job.store.engine.ground.backend.tidy()
@@ -137,14 +137,14 @@ def _check_verify(settings: Mapping[str, Any]) -> None:
     known_only(settings, level=str, threads=list)
     levels = [each.value for each in Level]
     if settings.get("level", levels[0]) not in levels:
-        raise Invalid(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
+        raise InvalidError(f"level cannot be {settings['level']!r}", hint=f"It is one of {', '.join(levels)}")
     _check_threads(settings)
 
 
 def _check_threads(settings: Mapping[str, Any]) -> None:
     threads = settings.get("threads")
     if threads is not None and not (isinstance(threads, list) and all(isinstance(each, str) for each in threads)):
-        raise Invalid("the setting threads is a list of names", where=repr(threads)[:80])
+        raise InvalidError("the setting threads is a list of names", where=repr(threads)[:80])
 
 
 async def _index(job: Context) -> str:
@@ -161,13 +161,13 @@ def _prune_settings(settings: Mapping[str, Any]) -> tuple[Retention, Selection]:
     unknown = sorted(policy.keys() - set(_POLICY))
     if unknown:
         known = ", ".join([*_POLICY, *_SELECTION])
-        raise Invalid(f"this kind of job has no setting {unknown[0]!r}", hint=f"There are {known}")
+        raise InvalidError(f"this kind of job has no setting {unknown[0]!r}", hint=f"There are {known}")
     zone = policy.get("zone")
     if zone is not None:
         try:
             policy["zone"] = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-            raise Invalid(f"no time zone has the name {zone!r}", hint="Write one such as Europe/Berlin") from None
+            raise InvalidError(f"no time zone has the name {zone!r}", hint="Write one such as Europe/Berlin") from None
     _check_threads(settings)
     return Retention(**policy), Selection.of(settings.get("threads"), settings.get("prefix", ""), settings.get("where"))
 
@@ -183,7 +183,7 @@ async def _prune(job: Context) -> Result:
 
     def told(thread: PrunedThread) -> None:
         nonlocal busy
-        if thread.code == Corrupt.code:
+        if thread.code == CorruptError.code:
             damaged.append(thread.thread)
         elif thread.problem:
             busy += 1

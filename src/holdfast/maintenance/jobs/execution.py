@@ -21,7 +21,7 @@ import msgspec
 from holdfast.backends.interface import Call
 from holdfast.backends.runtime.drivers import run
 from holdfast.engine.leases import Lease
-from holdfast.errors import Conflict, HoldfastError, Invalid, Transient
+from holdfast.errors import ConflictError, HoldfastError, InvalidError, TransientError
 from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell, retry_after
 from holdfast.maintenance.jobs.types import Kind, Result
 from holdfast.store.store import Store
@@ -63,7 +63,7 @@ async def run_job(
     stopping: Callable[[], bool] = bool,
     life: float = LIFE,
 ) -> Ended:
-    """Run a job. `Conflict` if another does; `NotDue` if it is to run only if it is due, and is not."""
+    """Run a job. `ConflictError` if another does; `NotDue` if it is to run only if it is due, and is not."""
     lease = Lease(book.ground, book.line, f"job {name}", life)
     await book.get(name)
     holding = Holding(lease, life, stopping)
@@ -212,7 +212,7 @@ async def _end(book: Book, running: Running, ended: Run, error: Exception | None
         if failed == 0:
             try:
                 await lease.confirm()  # it is still held where only the answer to the last sign of life was lost
-            except Conflict:
+            except ConflictError:
                 raise _lost(job.name) from None
 
 
@@ -229,8 +229,8 @@ def _after(job: Job, ended: Run, now: int) -> dict[str, int]:
     return {"failures": 0, "due_ns": job.next_due(now)}
 
 
-def _lost(name: str) -> Conflict:
-    return Conflict(
+def _lost(name: str) -> ConflictError:
+    return ConflictError(
         "another took the runner of this job for dead, and runs it now",
         where=f"job {name!r}",
         hint="Nothing more is done here. This machine was busy or asleep, or its clock was set",
@@ -291,9 +291,9 @@ class Holding:
             try:
                 run(self.lease.confirm())
                 self._shown = self._now()
-            except Transient:
+            except TransientError:
                 return  # tried again; and if it does not get better, the job ends
-            except Conflict:
+            except ConflictError:
                 self.lost = True
 
     def _keep_alive(self) -> None:
@@ -301,7 +301,7 @@ class Holding:
         while not self._ended.wait(self._life / 6) and threading.main_thread().is_alive():
             try:
                 self.beat()
-                with contextlib.suppress(Transient):  # there is a next time
+                with contextlib.suppress(TransientError):  # there is a next time
                     self.also()
             except HoldfastError:
                 self.lost = True  # the store is closed or failed, and the job hears of it too
@@ -334,7 +334,7 @@ class Running:
     def keep(self, mark: str) -> None:
         """Have the next run know how far this one is."""
         if len(mark) > _MAX_MARK:
-            raise Invalid(f"what a job keeps has at most {_MAX_MARK} characters, and this has {len(mark)}")
+            raise InvalidError(f"what a job keeps has at most {_MAX_MARK} characters, and this has {len(mark)}")
         self.mark = mark
 
     @property

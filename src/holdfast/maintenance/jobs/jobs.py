@@ -27,7 +27,7 @@ from holdfast.codec.envelope import Content, Context, unwrap, wrap
 from holdfast.engine.context import Ground
 from holdfast.engine.row_format import Line, check_name
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Corrupt, HoldfastError, Invalid, NotFound, TooLarge
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, InvalidError, NotFoundError, TooLargeError
 from holdfast.maintenance.jobs.schedule import parse as parse_schedule
 from holdfast.maintenance.jobs.types import Kinds
 from holdfast.store.store import Operations
@@ -131,7 +131,7 @@ class Job:
         try:
             body = msgspec.json.decode(content, type=_Body)
         except msgspec.MsgspecError as error:
-            raise Corrupt(f"a job is not what was stored: {error}", where=f"job {name!r}") from error
+            raise CorruptError(f"a job is not what was stored: {error}", where=f"job {name!r}") from error
         return cls(
             tenant,
             name,
@@ -229,7 +229,7 @@ class Book:
         """A job."""
         found = await self.find(check_name(name, "name of a job"))
         if found is None:
-            raise NotFound(f"there is no job {name!r}", hint="See which there are: Jobs.list(), or holdfast jobs")
+            raise NotFoundError(f"there is no job {name!r}", hint="See which there are: Jobs.list(), or holdfast jobs")
         return found
 
     async def all(self) -> list[Job]:
@@ -265,11 +265,11 @@ class Book:
             text = json.dumps(given, allow_nan=False)
             plain = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise Invalid(f"the settings of a job are plain JSON: {error}", where=repr(given)[:80]) from None
+            raise InvalidError(f"the settings of a job are plain JSON: {error}", where=repr(given)[:80]) from None
         if plain != given:
-            raise Invalid("the settings of a job are plain JSON: text as keys, and lists", where=repr(given)[:80])
+            raise InvalidError("the settings of a job are plain JSON: text as keys, and lists", where=repr(given)[:80])
         if len(text) > _MAX_SETTINGS:
-            raise TooLarge(
+            raise TooLargeError(
                 f"the settings of a job take {len(text)} bytes, over the limit of {_MAX_SETTINGS}",
                 hint="Name threads by a prefix or a query, or add several jobs",
             )
@@ -281,16 +281,16 @@ class Book:
     ) -> Job:
         """Store a job."""
         if not 0 < len(check_name(name, "name of a job").encode()) <= _MAX_NAME:
-            raise Invalid(f"the name of a job has from 1 to {_MAX_NAME} bytes", where=repr(name)[:80])
+            raise InvalidError(f"the name of a job has from 1 to {_MAX_NAME} bytes", where=repr(name)[:80])
         if type(paused) is not bool:
-            raise Invalid(f"paused is True or False, not {paused!r}")
+            raise InvalidError(f"paused is True or False, not {paused!r}")
         plain = self.settings(kind, settings)
         text = str(parse_schedule(schedule)) if schedule else ""
         now = self.ground.clock()
         while True:
             old = await self.find(name)
             if old is not None and not replaced:
-                raise Conflict(
+                raise ConflictError(
                     f"there is a job {name!r} already", hint="Remove it first, or replace it: replace=True, --replace"
                 )
             if old is None:
@@ -320,7 +320,7 @@ class Book:
                 continue
             try:
                 latest = job.latest_due(now)
-            except Invalid as error:  # of a newer release, or a zone that this machine does not know
+            except InvalidError as error:  # of a newer release, or a zone that this machine does not know
                 _log.warning("the job %s is left to others: %s", job.name, error)
                 continue
             if job.due_ns > latest:
@@ -348,8 +348,8 @@ class JobOperations:
         paused: bool = False,
         replace: bool = False,
     ) -> Job:
-        """Store a job: of what kind, when, and with which settings. `Conflict` if there is one of this name, unless it
-        is to be replaced: that keeps what is known of its runs.
+        """Store a job: of what kind, when, and with which settings. `ConflictError` if there is one of this name,
+        unless it is to be replaced: that keeps what is known of its runs.
 
         Without a `schedule` it runs only when it is told to. `holdfast.maintenance.jobs.schedule` says how one is
         written.
@@ -358,7 +358,7 @@ class JobOperations:
 
     @operation
     async def get(self, name: str) -> Job:
-        """A job. `NotFound` if there is none."""
+        """A job. `NotFoundError` if there is none."""
         return await self._book.get(name)
 
     @operation
@@ -390,8 +390,8 @@ class JobOperations:
     async def run(self, name: str, *, progress: Tell | None = None, stop: Callable[[], bool] | None = None) -> Run:
         """Run a job now, in this process, whether it is due or not. What it fails with is raised, and noted.
 
-        `Conflict` if it is running somewhere. `progress` is told how far it is; an error that it raises ends the job.
-        `stop` is asked before each step whether to end there.
+        `ConflictError` if it is running somewhere. `progress` is told how far it is; an error that it raises ends the
+        job. `stop` is asked before each step whether to end there.
         """
         from holdfast.maintenance.jobs.execution import run_job
 

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Transient
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, TransientError
 from holdfast.maintenance.jobs.execution import LIFE, Ended, NotDue, run_job
 from holdfast.maintenance.jobs.jobs import Book, Job, Run, Tell
 from holdfast.maintenance.jobs.types import Kinds
@@ -58,7 +58,7 @@ class _Work:
         on it. `on_run` is called after each run, `progress` while a job runs.
         """
         if not look_every > 0 or not life > 0:
-            raise Invalid("look_every and life are numbers of seconds")
+            raise InvalidError("look_every and life are numbers of seconds")
         self._book = Book(store, kinds)
         self._look_every = look_every
         self._life = life
@@ -81,7 +81,7 @@ class _Work:
                     break
                 await self._run(job)
             return await self._pause()
-        except Transient as error:
+        except TransientError as error:
             _log.warning("the jobs could not be looked at, and are again in %g s: %s", self._look_every, error)
             return self._look_every
 
@@ -90,12 +90,12 @@ class _Work:
             ended = await run_job(
                 self._book, job.name, only_due=True, tell=self._progress, stopping=self._stopping, life=self._life
             )
-        except (NotDue, NotFound):
+        except (NotDue, NotFoundError):
             return  # or it was removed meanwhile
-        except Corrupt as error:
+        except CorruptError as error:
             _log.warning("the job %s is left out: %s", job.name, error)
             return
-        except Conflict as conflict:
+        except ConflictError as conflict:
             if conflict.code == "lease-lost":
                 _log.warning("%s", conflict)
             return  # another runs it
@@ -146,7 +146,7 @@ class Runner(_Work):
         """Work in a thread of its own. It ends with `stop`, and when the program does: then between two steps of a job,
         which is run again by the next runner."""
         if self._thread is not None:
-            raise Invalid("this runner works already")
+            raise InvalidError("this runner works already")
         self._stopped = False
         self._thread = threading.Thread(target=self._work_in_thread, name="holdfast-jobs")
         self._thread.start()
@@ -204,7 +204,7 @@ class AsyncRunner(_Work):
     def start(self) -> Self:
         """Work in a task of its own."""
         if self._task is not None:
-            raise Invalid("this runner works already")
+            raise InvalidError("this runner works already")
         self._stopped = False
         self._woken.clear()
         self._task = asyncio.get_running_loop().create_task(self.work(), name="holdfast-jobs")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 FORMS = "every 6h, hourly, daily at 03:00, weekly on sun at 03:00, monthly on 1 at 03:00, or cron's 0 3 * * *"
 """The forms there are, for hints."""
@@ -97,7 +97,7 @@ class Calendar:
                 found = min(later, default=None)
             elif found is not None:
                 return found
-        raise Invalid(f"the schedule {self.text!r} has no further time")
+        raise InvalidError(f"the schedule {self.text!r} has no further time")
 
     def _on(self, day: date) -> bool:
         if day.month not in self.months:
@@ -122,10 +122,10 @@ Schedule = Every | Calendar
 
 
 def parse(text: str) -> Schedule:
-    """The schedule that is written so. `Invalid` says what is wrong with it."""
+    """The schedule that is written so. `InvalidError` says what is wrong with it."""
     given: object = text
     if not isinstance(given, str) or not text.split():
-        raise Invalid("a schedule is text that says when", where=repr(text)[:80], hint=f"Write {FORMS}")
+        raise InvalidError("a schedule is text that says when", where=repr(text)[:80], hint=f"Write {FORMS}")
     words = text.split()
     if words[0][0].isdigit() or words[0][0] == "*":
         return _cron(text, words)
@@ -265,5 +265,5 @@ def _zone(text: str, words: list[str]) -> str:
         ) from None
 
 
-def _wrong(text: str, what: str, hint: str = "") -> Invalid:
-    return Invalid(what, where=f"schedule {text!r}"[:200], hint=hint or f"Write {FORMS}")
+def _wrong(text: str, what: str, hint: str = "") -> InvalidError:
+    return InvalidError(what, where=f"schedule {text!r}"[:200], hint=hint or f"Write {FORMS}")

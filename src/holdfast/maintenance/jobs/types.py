@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.errors import Config, Invalid
+from holdfast.errors import ConfigError, InvalidError
 from holdfast.store.store import Store
 
 GROUP = "holdfast.jobs"
@@ -60,7 +60,7 @@ Work: TypeAlias = Callable[[Context], Any]
 `await Operations.compact(job.store, "chat-1")`. Returns a `Result`, or a summary in words, or nothing."""
 
 Check: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""Raises `Invalid` if settings are wrong."""
+"""Raises `InvalidError` if settings are wrong."""
 
 
 def no_settings(settings: Mapping[str, Any]) -> None:
@@ -73,10 +73,12 @@ def known_only(settings: Mapping[str, Any], **types: type) -> None:
     for name, value in settings.items():
         if name not in types:
             known = f"There are {', '.join(types)}" if types else "It has none"
-            raise Invalid(f"this kind of job has no setting {name!r}", hint=known)
+            raise InvalidError(f"this kind of job has no setting {name!r}", hint=known)
         if type(value) is not types[name]:
             wanted = types[name].__name__
-            raise Invalid(f"the setting {name} is of type {wanted}, not {type(value).__name__}", where=repr(value)[:80])
+            raise InvalidError(
+                f"the setting {name} is of type {wanted}, not {type(value).__name__}", where=repr(value)[:80]
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Kinds:
     def add(self, kind: Kind) -> None:
         """Know one more."""
         if kind.name in self.names():
-            raise Invalid(f"there is a kind of jobs {kind.name!r} already")
+            raise InvalidError(f"there is a kind of jobs {kind.name!r} already")
         self._own[kind.name] = kind
 
     def names(self) -> list[str]:
@@ -123,11 +125,11 @@ class Kinds:
         for entry in entry_points(group=GROUP, name=name):
             loaded = entry.load()
             if not isinstance(loaded, Kind) or loaded.name != name:
-                raise Config(f"the plug-in {entry.value} is no kind of jobs of the name {name!r}")
+                raise ConfigError(f"the plug-in {entry.value} is no kind of jobs of the name {name!r}")
             return loaded
         near = get_close_matches(str(name), self.names(), 1)
         meant = f"Did you mean {near[0]}? " if near else ""
-        raise Invalid(f"there is no kind of jobs {name!r}", hint=f"{meant}There are {', '.join(self.names())}")
+        raise InvalidError(f"there is no kind of jobs {name!r}", hint=f"{meant}There are {', '.join(self.names())}")
 
 
 def _built_in() -> Mapping[str, Kind]:

@@ -40,7 +40,7 @@ from holdfast.engine.row_format import (
     readable,
 )
 from holdfast.engine.state_loader import Held, States, pointers_in
-from holdfast.errors import Conflict, Corrupt, HoldfastError, NotFound
+from holdfast.errors import ConflictError, CorruptError, HoldfastError, NotFoundError
 from holdfast.maintenance.repair.chains import Chain, Chains, Where, open_row
 from holdfast.maintenance.repair.line_info import new_info
 from holdfast.maintenance.repair.quarantine import Keeper
@@ -91,7 +91,9 @@ async def mend(
             if passes == _PASSES:  # names of what was lost, and parts that nobody needs any more, go in the second
                 break
         else:
-            raise Conflict("the thread kept changing while it was mended", where=f"thread {line}", hint="Try again")
+            raise ConflictError(
+                "the thread kept changing while it was mended", where=f"thread {line}", hint="Try again"
+            )
     finally:
         await lease.give_back()
     if changed:
@@ -220,7 +222,9 @@ class _Mending:
                     batch.append(Put(space, row) if there else Ensure(space, row))
                     self.changed = True
             if await self._backend.apply(batch) is not None:
-                raise Conflict("another took over this repair", where=f"thread {self._line}", hint="Wait for it to end")
+                raise ConflictError(
+                    "another took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
+                )
             await self._lease.show_life()
 
     # Branches -------------------------------------------------------------------------------------------------
@@ -313,7 +317,7 @@ class _Mending:
         point = Point.of(row)
         try:
             point.merged  # noqa: B018 - what a pruned merge is said to have merged stays, if it can be read
-        except Corrupt:
+        except CorruptError:
             point = point._replace(metadata="")
         wrong = any(each.place == place and each.column == "time" for each in self._check.found.findings)
         time = self._time if wrong else max(self._time, point.time)
@@ -394,7 +398,7 @@ class _Mending:
             held = Held(open_fold(self._line, folds[0], commit), int(folds[0].columns[0]))
             if not looked_at:
                 await self._states.whole(self._line, held)  # another row was in the place of its step
-        except (Corrupt, NotFound):
+        except (CorruptError, NotFoundError):
             return None
         return held
 
@@ -412,7 +416,7 @@ class _Mending:
             try:
                 ws, root = await self._states.fold(self._line, held)
                 return await self._fold(place, point, root, ws.created, ws.objects)
-            except (Corrupt, HoldfastError):
+            except (CorruptError, HoldfastError):
                 pass  # a source may have the whole state
         found = await first_of(self._sources, lambda source: source.tree(self._line, place, point.hash))
         if found is None:
@@ -567,7 +571,9 @@ class _Mending:
         batch = [*conditions, *ends, *self._changes, Put(LINES, info_row(self._line, fresh))]
         if await self._backend.apply(batch) is not None:
             if not await self._lease.is_held():
-                raise Conflict("another took over this repair", where=f"thread {self._line}", hint="Wait for it to end")
+                raise ConflictError(
+                    "another took over this repair", where=f"thread {self._line}", hint="Wait for it to end"
+                )
             return False
         self.changed = True
         self._count()

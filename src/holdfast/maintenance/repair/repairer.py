@@ -26,7 +26,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Code, Finding, Level, Weight
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import Progress
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.maintenance.repair.line import mend
 from holdfast.maintenance.repair.report import Lost, Mended
 from holdfast.maintenance.repair.sources import Source
@@ -122,7 +122,7 @@ async def repair(
     for source in sources:
         other = source.ground.backend
         if other is own or (other.url == own.url and own.capabilities.shared):
-            raise Invalid("a store is not repaired from itself", where=own.url)
+            raise InvalidError("a store is not repaired from itself", where=own.url)
     began = time.monotonic()
     run = _Run(engine, tenant, [Source(each) for each in sources], heads, dry_run=dry_run)
     await run.run(threads, progress)
@@ -262,7 +262,7 @@ class _Run:
         rehearse_or_mend = _rehearse if self._dry else mend
         try:
             mended = await rehearse_or_mend(self._engine, line, self._sources, whole=whole, heads=self._heads)
-        except Conflict as error:
+        except ConflictError as error:
             self.done.problems.append(str(error))  # others can be mended all the same
             return
         if mended is not None:

@@ -21,7 +21,7 @@ from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.nodes import decode_node
 from holdfast.engine.row_format import Branch, Info, Line, Point, context_of, info_of, is_sound, open_node, open_step
 from holdfast.engine.state_loader import States, Tree
-from holdfast.errors import Corrupt, HoldfastError, NotFound
+from holdfast.errors import CorruptError, HoldfastError, NotFoundError
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Source:
                 place = (number, Point.of(ends[0]).seq + 1 if ends else 0)
                 if await self.step(line, place, None) is not None:
                     return True
-        except Corrupt:
+        except CorruptError:
             return True  # that the line is damaged is known anyway
         return False
 
@@ -158,7 +158,7 @@ async def _or_nothing(reading: Awaitable[T], nothing: T) -> T:
     """What is read; a source that is damaged there has nothing to give."""
     try:
         return await reading
-    except (Corrupt, NotFound):
+    except (CorruptError, NotFoundError):
         return nothing
 
 

@@ -19,7 +19,7 @@ from holdfast.backends.wrappers.replication import Replicate
 from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Code
 from holdfast.engine.row_format import is_sound
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.maintenance.verify.verifier import Report
 
 
@@ -84,7 +84,7 @@ async def found_by(backend: Backend) -> list[str]:
     """What a store finds when it checks itself."""
     try:
         return await backend.check()
-    except Corrupt as error:
+    except CorruptError as error:
         return [str(error)]
 
 

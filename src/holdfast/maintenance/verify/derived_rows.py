@@ -19,7 +19,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Code, Finding
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import MANY
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 
 _CACHE_BYTES = 16 << 20
 _MADE = (*READABLE, WORDS)
@@ -67,7 +67,7 @@ async def compare_made(engine: Engine, line: Line) -> list[Finding]:
             if not await _is_same(backend, memory, WORDS, line):
                 what = "the index of words does not have what the log has"
                 found.append(Finding(Code.STALE_WORDS, what, *line, space=WORDS.name, key=tuple(line)))
-    except (*UNREADABLE, Conflict):
+    except (*UNREADABLE, ConflictError):
         return found  # the log itself is damaged, which is told, or changes all the time
     finally:
         await memory.close()

@@ -26,7 +26,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.integrity.findings import Code, Finding
 from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Branch, Info, Line, Point, info_of
-from holdfast.errors import Conflict, Corrupt, Invalid
+from holdfast.errors import ConflictError, CorruptError, InvalidError
 
 _MARK = "holdfast heads"
 _FORMAT = 1
@@ -79,16 +79,19 @@ class Heads:
 
     @classmethod
     def load(cls, path: str | Path) -> Heads:
-        """Read them from a file. `Corrupt` if it is not as it was written, `Invalid` if it is something else."""
+        """Read them from a file. `CorruptError` if it is not as it was written, `InvalidError` if it is something
+        else."""
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise Invalid(f"heads cannot be read: {error}", where=str(path)) from error
+            raise InvalidError(f"heads cannot be read: {error}", where=str(path)) from error
         if not isinstance(found, dict) or found.get("kind") != _MARK or found.get("format") != _FORMAT:
-            raise Invalid("the file holds no heads", where=str(path), hint="Write one with `holdfast heads`")
+            raise InvalidError("the file holds no heads", where=str(path), hint="Write one with `holdfast heads`")
         content = {name: found.get(name) for name in ("tenant", "store", "time", "threads")}
         if found.get("digest") != _digest_of(content):
-            raise Corrupt("the file of heads is not as it was written", where=str(path), hint="Use another copy of it")
+            raise CorruptError(
+                "the file of heads is not as it was written", where=str(path), hint="Use another copy of it"
+            )
         threads: dict[str, Any] = found["threads"]
         heads = {
             name: ThreadHead(**{**each, "branches": tuple(BranchHead(**branch) for branch in each["branches"])})
@@ -161,8 +164,8 @@ async def _head(backend: Backend, line: Line) -> ThreadHead | None:
     raise _kept_changing(line)
 
 
-def _kept_changing(line: Line) -> Conflict:
-    return Conflict("the thread keeps changing", where=f"thread {line}", hint="Try again")
+def _kept_changing(line: Line) -> ConflictError:
+    return ConflictError("the thread keeps changing", where=f"thread {line}", hint="Try again")
 
 
 def _branch_head(outline: _Outline, number: int) -> BranchHead:
@@ -197,8 +200,8 @@ def _row_digest(row: Row) -> bytes:
 
 
 async def compare_head(backend: Backend, heads: Heads, name: str) -> list[Finding]:
-    """What of a thread is not as its head says, and not what an honest append would make of it. `Conflict` if it keeps
-    changing by more than appends."""
+    """What of a thread is not as its head says, and not what an honest append would make of it. `ConflictError` if it
+    keeps changing by more than appends."""
     line = Line(heads.tenant, name)
     found: list[Finding] = []
     try:

@@ -18,7 +18,7 @@ from holdfast.engine.integrity.verify import look
 from holdfast.engine.protection import LEASE
 from holdfast.engine.row_format import Line
 from holdfast.engine.text_index.indexer import Progress
-from holdfast.errors import Conflict, Invalid, NotFound
+from holdfast.errors import ConflictError, InvalidError, NotFoundError
 from holdfast.maintenance.verify.derived_rows import compare_made
 from holdfast.maintenance.verify.heads import Heads, compare_head
 
@@ -97,7 +97,7 @@ def level_of(level: object) -> Level:
     for each in Level:
         if level == each.value:
             return each
-    raise Invalid(f"the level is {', '.join(each.value for each in Level)}, not {level!r}")
+    raise InvalidError(f"the level is {', '.join(each.value for each in Level)}, not {level!r}")
 
 
 async def verify(
@@ -116,7 +116,7 @@ async def verify(
     """Verify threads of a tenant, or all of them and the store itself; those after a name, up to a limit. `report` is
     one to go on with; `each` is told of every finding as soon as there is one."""
     if heads is not None and heads.tenant != tenant:
-        raise Invalid(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
+        raise InvalidError(f"the heads are those of tenant {heads.tenant!r}", hint="Open the store for that tenant")
     report = report or Report(engine.ground.backend.url, tenant, level.value)
     report.each = each
     return await _Run(engine, tenant, level, heads, progress, report).run(threads, after, limit)
@@ -209,7 +209,7 @@ class _Run:
             and not check.found.findings
             and (self._heads is None or name not in self._heads.threads)
         ):
-            raise NotFound("there is no such thread", where=f"thread {line}", hint="See threads()")
+            raise NotFoundError("there is no such thread", where=f"thread {line}", hint="See threads()")
         report.threads += 1
         if self._level >= Level.DECODE:
             await self._made(line)
@@ -244,7 +244,7 @@ class _Run:
         try:
             for finding in await compare_head(self._backend, self._heads, name):
                 self.report.add(finding)
-        except Conflict:
+        except ConflictError:
             what = "the thread kept changing, and was not compared with its head"
             self.report.add(Finding(Code.NOT_COMPARED, what, self._tenant, name))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.patterns import matcher
-from holdfast.errors import Corrupt
+from holdfast.errors import CorruptError
 from holdfast.security.access.identity import owns
 from holdfast.security.access.policy import Right
 
@@ -62,8 +62,8 @@ class Grant(NamedTuple):
 
     @classmethod
     def stored(cls, found: object, where: str) -> Grant:
-        """A grant as it was read from the store. `Corrupt` if it is none."""
+        """A grant as it was read from the store. `CorruptError` if it is none."""
         try:
             return cls(**found)  # type: ignore[arg-type]
         except TypeError as error:
-            raise Corrupt(f"a stored grant is none: {error}", where=where) from error
+            raise CorruptError(f"a stored grant is none: {error}", where=where) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from holdfast.engine.model.scopes import Part, Scope, check_key
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 OWN_KINDS = frozenset({"step", "tool", "hook", "custom"})
 """Scopes below an identity's own are its own too, where their further parts are of these kinds. The others are those of
@@ -37,7 +37,7 @@ class Identity(NamedTuple):
     def at(cls, scope: Scope) -> Self:
         """The identity that owns a scope of the same path."""
         if not scope.parts:
-            raise Invalid("an identity has a part at least", hint="Such as agent:researcher")
+            raise InvalidError("an identity has a part at least", hint="Such as agent:researcher")
         return cls(scope)
 
     def __str__(self) -> str:
@@ -70,7 +70,9 @@ def check_plain(scope: object) -> Scope:
                 break
         else:
             return scope
-    raise Invalid("this is no scope", where=ascii(type(scope))[:80], hint='Give its text, such as "agent:researcher"')
+    raise InvalidError(
+        "this is no scope", where=ascii(type(scope))[:80], hint='Give its text, such as "agent:researcher"'
+    )
 
 
 def holder(to: object) -> str:
@@ -80,7 +82,7 @@ def holder(to: object) -> str:
     if isinstance(to, Scope):
         return str(Identity.at(Scope.of(**dict(to.parts))))
     if not isinstance(to, str):
-        raise Invalid(
+        raise InvalidError(
             f"a right is given to an identity or a group, not to {type(to).__name__}",
             hint='Such as "agent:researcher", or "group:editors"',
         )
@@ -98,5 +100,5 @@ def identity_of(who: Identity | Scope | str) -> Identity:
     """The identity that is named; no group."""
     text = holder(who)
     if text.startswith(GROUP):
-        raise Invalid("this is for identities, not for groups", where=text)
+        raise InvalidError("this is for identities, not for groups", where=text)
     return Identity.parse(text)

@@ -11,7 +11,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.guard import FREELY, Action, Guard, Permit
 from holdfast.engine.lines import Memo
 from holdfast.engine.model.scopes import Scope, check_key
-from holdfast.errors import Denied, Invalid
+from holdfast.errors import DeniedError, InvalidError
 from holdfast.security.access.identity import OWN_KINDS, Identity, check_plain
 from holdfast.security.access.policy import Policy
 from holdfast.security.access.registry import Access, Rights
@@ -69,7 +69,7 @@ class IdentityGuard(Guard):
             if isinstance(parts, Scope):
                 return Scope.of(**dict(check_plain(parts).parts))
             return Scope.of(**parts) if isinstance(parts, Mapping) else Scope.parse(parts)
-        except Invalid as error:
+        except InvalidError as error:
             self._notes.hostile(self.actor, _named(parts), "", error.what, wait=self.how.waits)
             raise
 
@@ -77,7 +77,7 @@ class IdentityGuard(Guard):
         """The key, or the id, that is named. A name that is none is noted."""
         try:
             return check_key(text, what)
-        except Invalid as error:
+        except InvalidError as error:
             self._notes.hostile(self.actor, escaped(str(where)), text, error.what, wait=self.how.waits)
             raise
 
@@ -91,8 +91,8 @@ class IdentityGuard(Guard):
         return parts[: self._length] == self._own and all(part.kind in OWN_KINDS for part in parts[self._length :])
 
     async def allow(self, action: Action, scope: Scope, keys: Sequence[str]) -> Permit:
-        """Whether the identity may do this; `Denied`, and noted, if not. What rests on rights that can be taken away is
-        allowed on condition that they were not."""
+        """Whether the identity may do this; `DeniedError`, and noted, if not. What rests on rights that can be taken
+        away is allowed on condition that they were not."""
         how = self.how
         refusal: Refusal | None
         if action == "write" and how.mode == "read-only":
@@ -180,13 +180,13 @@ class IdentityGuard(Guard):
             return None
         return Refusal("it is not its own, and not granted", "Whoever owns the scope, or the store, can grant it")
 
-    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: Refusal) -> Denied:
+    async def refused(self, action: str, scope: Scope, keys: Sequence[str], refusal: Refusal) -> DeniedError:
         """The error for something that is denied. By then it was noted."""
         shown = keys if len(keys) <= _MOST_KEYS else ()
         await self._notes.denied(self.actor, action, str(scope), shown, refusal.why)
         where = f"key {keys[0]!r} of {scope}" if len(keys) == 1 else str(scope)
         what = f"{self.actor} may not {action} this: {refusal.why}"
-        return Denied(what, where=where, hint=refusal.hint, code=refusal.code)
+        return DeniedError(what, where=where, hint=refusal.hint, code=refusal.code)
 
     async def _rights(self, memo: Memo | None) -> Rights:
         """What the store says as of then. Remembered, until it says something else."""

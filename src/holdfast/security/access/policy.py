@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from holdfast.engine.guard import Action
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.patterns import matcher
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import CorruptError, InvalidError
 
 Right: TypeAlias = Literal["read", "write", "both"]
 
@@ -28,13 +28,13 @@ def check_right(right: object) -> Right:
         return "write"
     if right == "both":
         return "both"
-    raise Invalid(f"a right is 'read', 'write' or 'both', not {ascii(right)[:80]}")
+    raise InvalidError(f"a right is 'read', 'write' or 'both', not {ascii(right)[:80]}")
 
 
 def check_pattern(pattern: object, what: str) -> str:
     """A pattern of scopes or keys, in the normal form of names."""
     if not isinstance(pattern, str):
-        raise Invalid(f"the {what} is a pattern, not {type(pattern).__name__}", where=ascii(pattern)[:80])
+        raise InvalidError(f"the {what} is a pattern, not {type(pattern).__name__}", where=ascii(pattern)[:80])
     plain = unicodedata.normalize("NFC", pattern)
     matcher(plain)
     return plain
@@ -79,7 +79,7 @@ class Policy:
 
     def _with(self, allows: bool, right: Right, scope: object, keys: object) -> Policy:
         if len(self.rules) >= _MAX_RULES:
-            raise Invalid(f"a policy has at most {_MAX_RULES} rules")
+            raise InvalidError(f"a policy has at most {_MAX_RULES} rules")
         rule = Rule(
             allows, check_right(right), check_pattern(scope, "scope of a rule"), check_pattern(keys, "keys of a rule")
         )
@@ -107,21 +107,21 @@ class Policy:
     def of(cls, rules: object) -> Policy:
         """A policy from its plain form: a list of dicts with effect, right, scope and keys."""
         if not isinstance(rules, list | tuple):
-            raise Invalid("a policy is a list of rules", where=ascii(rules)[:80])
+            raise InvalidError("a policy is a list of rules", where=ascii(rules)[:80])
         policy = cls()
         for rule in rules:
             if not isinstance(rule, Mapping) or set(rule) - {"effect", "right", "scope", "keys"}:
-                raise Invalid("a rule has an effect, a right, a scope and keys", where=ascii(rule)[:80])
+                raise InvalidError("a rule has an effect, a right, a scope and keys", where=ascii(rule)[:80])
             effect = rule.get("effect")
             if effect not in ("allow", "deny"):
-                raise Invalid("the effect of a rule is 'allow' or 'deny'", where=ascii(rule)[:80])
+                raise InvalidError("the effect of a rule is 'allow' or 'deny'", where=ascii(rule)[:80])
             policy = policy._with(effect == "allow", rule.get("right"), rule.get("scope", ALL), rule.get("keys", ALL))  # type: ignore[arg-type]
         return policy
 
 
 def stored_policy(rules: object, where: str) -> Policy:
-    """A policy as it was read from the store. `Corrupt` if it is none."""
+    """A policy as it was read from the store. `CorruptError` if it is none."""
     try:
         return Policy.of(rules)
-    except Invalid as error:
-        raise Corrupt(f"a stored policy is none: {error.what}", where=where) from error
+    except InvalidError as error:
+        raise CorruptError(f"a stored policy is none: {error.what}", where=where) from error

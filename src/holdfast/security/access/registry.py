@@ -18,7 +18,7 @@ from holdfast.engine.lines import Memo
 from holdfast.engine.model.scopes import MARK, Scope, check_key, quoted, unquoted
 from holdfast.engine.row_format import Line
 from holdfast.engine.system_line import Amendment, Entries, Ledger
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.access.grant import Grant
 from holdfast.security.access.identity import EVERYONE, GROUP, Identity
 from holdfast.security.access.policy import Policy, Right, stored_policy
@@ -150,7 +150,9 @@ class Access:
         """Give a right."""
         now = self._clock()
         if wanted.until and wanted.until <= now:
-            raise Invalid("a grant expires in time to come, not in the past", hint="Give a time after now, or none")
+            raise InvalidError(
+                "a grant expires in time to come, not in the past", hint="Give a time after now, or none"
+            )
         grant = Grant(
             secrets.token_hex(8),
             wanted.to,
@@ -175,14 +177,14 @@ class Access:
         return grant
 
     async def revoke(self, id: str, check: Callable[[Grant], None] = lambda _: None) -> Grant:
-        """Take a grant back. `NotFound` if there is none; `check` may raise what there is to say against it."""
+        """Take a grant back. `NotFoundError` if there is none; `check` may raise what there is to say against it."""
         done: list[Grant] = []
 
         async def work_out(entries: Entries) -> Amendment:
             to = await entries.find(_GRANT + quoted(id)) if id else None
             found = None if to is None else await entries.find(f"{_HELD}{quoted(to)}/{id}")
             if found is None:
-                raise NotFound("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
+                raise NotFoundError("there is no such grant", where=ascii(id)[:80], hint="See access.grants()")
             grant = Grant.stored(found, ACCESS)
             check(grant)
             return self._revoked([grant], done)
@@ -229,11 +231,11 @@ class Access:
     async def join(self, group: str, identities: Sequence[str]) -> None:
         """Take identities into a group."""
         if group == EVERYONE:
-            raise Invalid(f"everybody is in the group {EVERYONE!r} already")
+            raise InvalidError(f"everybody is in the group {EVERYONE!r} already")
         await self._set("join", {_member(each, group): True for each in identities}, f"{GROUP}{group}", identities)
 
     async def leave(self, group: str, identities: Sequence[str]) -> None:
-        """Take identities out of a group. `NotFound` if one is not in it."""
+        """Take identities out of a group. `NotFoundError` if one is not in it."""
         await self._drop("leave", [_member(each, group) for each in identities], f"{GROUP}{group}", identities)
 
     async def define(self, role: str, policy: Policy) -> None:
@@ -242,24 +244,24 @@ class Access:
         await self._set("define", {_ROLE + quoted(name): policy.plain()}, f"role:{name}", policy.plain())
 
     async def undefine(self, role: str) -> None:
-        """Forget a role; who has it has nothing by it any more. `NotFound` if there is none."""
+        """Forget a role; who has it has nothing by it any more. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
         await self._drop("undefine", [_ROLE + quoted(name)], f"role:{name}", None)
 
     async def assign(self, role: str, to: str) -> None:
-        """Give somebody a role. `NotFound` if there is none."""
+        """Give somebody a role. `NotFoundError` if there is none."""
         name = check_key(role, "name of a role")
 
         async def work_out(entries: Entries) -> Amendment:
             if await entries.find(_ROLE + quoted(name)) is None:
-                raise NotFound("there is no such role", where=f"role {name!r}", hint="Define it first")
+                raise NotFoundError("there is no such role", where=f"role {name!r}", hint="Define it first")
             event = self._event("assign", to, {"role": name})
             return Amendment({f"{_ASSIGNED}{quoted(to)}/{quoted(name)}": True}, (), [event])
 
         await self._ledger.amend("assign", self._actor, work_out)
 
     async def unassign(self, role: str, to: str) -> None:
-        """Take a role from somebody. `NotFound` if they do not have it."""
+        """Take a role from somebody. `NotFoundError` if they do not have it."""
         name = check_key(role, "name of a role")
         await self._drop("unassign", [f"{_ASSIGNED}{quoted(to)}/{quoted(name)}"], to, {"role": name})
 
@@ -268,7 +270,7 @@ class Access:
         await self._set("authorize", {_PARENT + quoted(str(identity)): True}, str(identity), None)
 
     async def unauthorize(self, identity: Identity) -> None:
-        """Let it do so no longer. `NotFound` if it could not."""
+        """Let it do so no longer. `NotFoundError` if it could not."""
         await self._drop("unauthorize", [_PARENT + quoted(str(identity))], str(identity), None)
 
     async def _set(self, action: str, put: dict[str, Any], target: str, detail: object) -> None:
@@ -281,7 +283,7 @@ class Access:
         async def work_out(entries: Entries) -> Amendment:
             for name in removed:
                 if await entries.find(name) is None:
-                    raise NotFound("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
+                    raise NotFoundError("there is nothing of the kind to take away", where=f"{action} {target}"[:120])
             return Amendment({}, removed, [self._event(action, target, detail)])
 
         await self._ledger.amend(action, self._actor, work_out)

@@ -23,7 +23,7 @@ from holdfast.engine.events import BETWEEN
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Header, Parent, commit_hash
 from holdfast.engine.row_format import Line, open_event
-from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.errors import CorruptError, HoldfastError, InvalidError
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import REMOVE, STEP
 from holdfast.security.audit.verify import Finding, Told, chain, lines_of, mismatches, steps_of
@@ -130,7 +130,9 @@ def check_audit(path: str | Path, heads: Mapping[str, tuple[int, str]] | None = 
     documents = _documents(Path(path))
     first = next(documents, {})
     if first.get("kind") != _MARK or first.get("format") != _FORMAT:
-        raise Invalid("the file holds no exported audit", where=str(path), hint="Write one with store.audit_export()")
+        raise InvalidError(
+            "the file holds no exported audit", where=str(path), hint="Write one with store.audit_export()"
+        )
     hashes: dict[str, dict[int, str]] = {}
     ends: Any = None
     for document in documents:
@@ -160,16 +162,18 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 document = json.loads(line)
             except ValueError as error:
-                raise Corrupt(f"a line of the exported audit is no JSON: {error}", where=str(path)) from error
+                raise CorruptError(f"a line of the exported audit is no JSON: {error}", where=str(path)) from error
             if not isinstance(document, dict):
-                raise Corrupt("a line of the exported audit is no document", where=str(path))
+                raise CorruptError("a line of the exported audit is no document", where=str(path))
             if set(document) == {"digest"}:
                 if document["digest"] != whole.hexdigest():
-                    raise Corrupt("the file is not as it was written", where=str(path), hint="Use another copy of it")
+                    raise CorruptError(
+                        "the file is not as it was written", where=str(path), hint="Use another copy of it"
+                    )
                 return
             whole.update(line)
             yield document
-    raise Corrupt("the end of the file is missing", where=str(path), hint="Use another copy of it")
+    raise CorruptError("the end of the file is missing", where=str(path), hint="Use another copy of it")
 
 
 def _check_step(document: dict[str, Any], hashes: dict[str, dict[int, str]], checked: Checked) -> None:

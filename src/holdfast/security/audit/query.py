@@ -14,7 +14,7 @@ from holdfast.engine.ids import time_of
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.security.access.registry import ACCESS
 from holdfast.security.audit.recorder import AUDIT
 from holdfast.security.audit.retain import STEP
@@ -135,7 +135,9 @@ class _Place(NamedTuple):
     def parse(cls, text: object) -> _Place:
         parts = text.split(" ", 2) if isinstance(text, str) else []
         if len(parts) != 3 or not parts[1].isdecimal():
-            raise Invalid("this is no cursor of the audit", where=ascii(text)[:80], hint="Give the cursor of a row")
+            raise InvalidError(
+                "this is no cursor of the audit", where=ascii(text)[:80], hint="Give the cursor of a row"
+            )
         return cls(parts[0], parts[2], int(parts[1]))
 
 

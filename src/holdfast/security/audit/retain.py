@@ -31,7 +31,7 @@ STEP = "\0step"
 
 
 def removal(engine: Engine, lines: Sequence[Line], actor: str, guards: Guards | None = None) -> Saving:
-    """A step of the audit with which lines go, to be saved alone or together with others. `Denied` if one is held.
+    """A step of the audit with which lines go, to be saved alone or together with others. `DeniedError` if one is held.
 
     A row for each of them says who removed it, and how it ended. `guards` are further conditions. What was remembered
     of the lines is for who saves this to forget.

@@ -19,7 +19,7 @@ from holdfast.engine.events import BETWEEN, DIGEST, digest
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.model.steps import Step
 from holdfast.engine.row_format import Line, Point, open_event, open_step
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import CorruptError, HoldfastError
 
 _PAGE = 256
 
@@ -80,7 +80,7 @@ async def steps_of(engine: Engine, line: Line) -> AsyncIterator[Told]:
                 continue
             try:
                 yield Told(point, open_step(line, row, engine.ground.max_bytes), by_id[point.id])
-            except Corrupt as error:
+            except CorruptError as error:
                 yield Told(point, None, by_id[point.id], error.what)
         if len(found) < _PAGE:
             return

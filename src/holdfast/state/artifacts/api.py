@@ -23,7 +23,7 @@ from holdfast.engine import trace_context, validation
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Corrupt, Denied, Invalid, NotFound, Unsupported
+from holdfast.errors import ConflictError, CorruptError, DeniedError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.hooks.feature_hooks import calling
 from holdfast.security.access.identity import owns
 from holdfast.security.handle import Handle
@@ -41,7 +41,7 @@ _ATTEMPTS = 5
 
 _ABOUT = ("type", "producer", "name")
 
-_NOTHING_MADE = (NotFound, Conflict, Corrupt, Denied, Unsupported, Invalid)
+_NOTHING_MADE = (NotFoundError, ConflictError, CorruptError, DeniedError, UnsupportedError, InvalidError)
 """After other errors, the artifacts may have been registered after all: their content is then left to be swept."""
 
 
@@ -99,8 +99,8 @@ class ArtifactsOperations:
 
         Its content is read piece by piece, hashed, and kept in the store, once for all artifacts that have it. With
         `keep=False` only its path and its hash are kept; of a URI that is not of this machine, `sha256` and `size` must
-        then be given. Otherwise those, if they are given, must be right, or it raises `Corrupt`. Registering the same
-        content under the same id again is no failure and changes nothing; other content raises `Conflict`.
+        then be given. Otherwise those, if they are given, must be right, or it raises `CorruptError`. Registering the
+        same content under the same id again is no failure and changes nothing; other content raises `ConflictError`.
         """
         given = Source(source, id, type, producer, name, metadata, keep, sha256, size)
         (made,) = await self._register([given])
@@ -113,7 +113,9 @@ class ArtifactsOperations:
         given = list(validation.several(sources, "artifact"))
         for each in given:
             if not isinstance(each, Source):
-                raise Invalid("an artifact is given as holdfast.state.artifacts.api.Source(…)", where=repr(each)[:80])
+                raise InvalidError(
+                    "an artifact is given as holdfast.state.artifacts.api.Source(…)", where=repr(each)[:80]
+                )
         return await self._register(given) if given else []
 
     async def _register(self, given: list[Source]) -> list[Artifact]:
@@ -132,7 +134,7 @@ class ArtifactsOperations:
             for source in given:
                 new += [await self._new(taking, source)]
             if len({each.id for each in new}) < len(new):
-                raise Invalid("two artifacts that are registered together have one id")
+                raise InvalidError("two artifacts that are registered together have one id")
             with trace_context.correlation():
                 new = [await self._hooked(each) for each in new]
                 made = await self._records.register(new)
@@ -184,7 +186,7 @@ class ArtifactsOperations:
     @operation
     async def delete(self, id: str) -> None:
         """Remove an artifact, its content unless another one has the same, and what links it with changes of state.
-        The changes stay. Raises `NotFound`."""
+        The changes stay. Raises `NotFoundError`."""
         _, permit = await self._asked(id, "write")
         await self._records.delete(id, permit.guards)
 
@@ -192,31 +194,31 @@ class ArtifactsOperations:
 
     @operation
     async def get(self, id: str) -> Artifact:
-        """What is known of an artifact. Raises `NotFound`."""
+        """What is known of an artifact. Raises `NotFoundError`."""
         return (await self._allowed(id, "read")).shown(id)
 
     @operation
     async def read(self, id: str) -> bytes:
-        """The whole content. Raises `Corrupt` if it is not what was registered."""
+        """The whole content. Raises `CorruptError` if it is not what was registered."""
         return await self._records.pieces(id, await self._allowed(id, "read")).all()
 
     @operation
     async def open(self, id: str) -> Any:
         """The content as a binary file, or on an AsyncStore as something to go through with `async for`. What is read
-        last is handed out once the whole was found to be what was registered; `Corrupt` if it is not."""
+        last is handed out once the whole was found to be what was registered; `CorruptError` if it is not."""
         pieces = self._records.pieces(id, await self._allowed(id, "read"))
         return as_file(pieces) if isinstance(self, Sync) else AsyncContent(pieces)
 
     @operation
     async def save(self, id: str, path: str | PathLike[str]) -> None:
-        """Write the content to a file, in place of one that is there. Raises `Corrupt`, and leaves the file as it was,
-        if the content is not what was registered."""
+        """Write the content to a file, in place of one that is there. Raises `CorruptError`, and leaves the file as it
+        was, if the content is not what was registered."""
         await self._records.pieces(id, await self._allowed(id, "read")).save(Path(path))
 
     @operation
     async def verify(self, id: str) -> Artifact:
-        """Read all of the content, and raise `Corrupt` if it is not what was registered; `NotFound` if it was to be
-        elsewhere, and is not."""
+        """Read all of the content, and raise `CorruptError` if it is not what was registered; `NotFoundError` if it was
+        to be elsewhere, and is not."""
         record = await self._allowed(id, "read")
         await self._records.pieces(id, record).verify()
         return record.shown(id)
@@ -225,9 +227,9 @@ class ArtifactsOperations:
 
     def using(self, *ids: str) -> Using:
         """All state that is changed in this block is linked with these artifacts: `with store.artifacts.using(id): …`,
-        or `async with`. Raises `NotFound`."""
+        or `async with`. Raises `NotFoundError`."""
         if not ids:
-            raise Invalid("a block uses an artifact at least", hint="Give its id")
+            raise InvalidError("a block uses an artifact at least", hint="Give its id")
         return Using(self, ids)
 
     @operation
@@ -359,7 +361,7 @@ class Using:
 
     def __enter__(self) -> Self:
         if not isinstance(self._artifacts, Sync):
-            raise Invalid("a block of an AsyncStore is entered with `async with`")
+            raise InvalidError("a block of an AsyncStore is entered with `async with`")
         run(self._artifacts._check(self._ids))
         self._linked.__enter__()
         return self
@@ -369,7 +371,7 @@ class Using:
 
     async def __aenter__(self) -> Self:
         if isinstance(self._artifacts, Sync):
-            raise Invalid("a block of a Store is entered with `with`")
+            raise InvalidError("a block of a Store is entered with `with`")
         await arun(self._artifacts._check(self._ids))
         self._linked.__enter__()
         return self
@@ -396,14 +398,14 @@ def _after(cursor: str) -> tuple[str, ...]:
         return ()
     length, _, rest = cursor.partition(" ")
     if not length.isdecimal() or len(rest) < int(length):
-        raise Invalid("this is no cursor of a page of artifacts", where=repr(cursor)[:80])
+        raise InvalidError("this is no cursor of a page of artifacts", where=repr(cursor)[:80])
     return rest[: int(length)], rest[int(length) :] + "\0"
 
 
 def _check_id(guard: Guard, id: object) -> str:
     checked = guard.key("artifacts", id, "id of an artifact")
     if (size := len(checked.encode())) > MAX_ID:
-        raise Invalid(f"the id of an artifact has at most {MAX_ID} bytes of UTF-8, and this one {size}")
+        raise InvalidError(f"the id of an artifact has at most {MAX_ID} bytes of UTF-8, and this one {size}")
     return checked
 
 

@@ -25,7 +25,7 @@ from holdfast.engine.model.large_pointers import PIECE
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK
 from holdfast.engine.row_format import Line
-from holdfast.errors import Conflict, Corrupt, Invalid, NotFound, Unsupported
+from holdfast.errors import ConflictError, CorruptError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
 from holdfast.state.reader import Stored, View, seen
@@ -88,13 +88,13 @@ class Taking:
         elif callable(getattr(source, "read", None)):
             found = await self._stored(source)  # type: ignore[arg-type]
         else:
-            raise Invalid(
+            raise InvalidError(
                 f"an artifact is a path, bytes, or a file opened for reading bytes, not {type(source).__name__}",
                 where=repr(source)[:80],
             )
         if sha256 not in (None, found.sha256) or size not in (None, found.size):
             await self.drop(found)
-            raise Corrupt(
+            raise CorruptError(
                 "the content is not what it was said to be",
                 where=f"{found.size} bytes, sha256 {found.sha256}",
                 hint="Give the hash and size of this content, or none",
@@ -103,12 +103,12 @@ class Taking:
 
     async def _referred(self, source: object, sha256: str | None, size: int | None) -> Content:
         if not isinstance(source, str | os.PathLike):
-            raise Invalid(
+            raise InvalidError(
                 "an artifact that is not kept is a path or a URI", where=repr(source)[:80], hint="Or have it kept"
             )
         if isinstance(text := os.fspath(source), str) and _is_remote(text):
             if sha256 is None or size is None:
-                raise Invalid(
+                raise InvalidError(
                     "of something elsewhere, the hash and the size are given",
                     where=text[:80],
                     hint="sha256='…', size=…",
@@ -118,7 +118,7 @@ class Taking:
         with _opened(path) as file:
             digest, count = await _hashed(file)
         if sha256 not in (None, digest) or size not in (None, count):
-            raise Corrupt("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
+            raise CorruptError("the content is not what it was said to be", where=f"{count} bytes, sha256 {digest}")
         return Content(digest, count, uri=path.absolute().as_uri())
 
     async def _stored(self, file: Binary) -> Content:
@@ -156,7 +156,7 @@ class Taking:
 
         async def edit(view: View) -> Changed:
             if number > (0 if view.point is None else view.point.seq + 1):
-                raise Conflict("the content was removed while it was taken in", hint="Register it again")
+                raise ConflictError("the content was removed while it was taken in", hint="Register it again")
             return Changed({names.pack_key(_name(number)): handle.codec.pack(piece)})
 
         await handle.engine.rebaser.save(edited(handle, content_line(handle, token), "content", edit))
@@ -178,7 +178,7 @@ async def _read(file: Binary, size: int) -> bytes:
         left = size - len(found)
         more = await Call(partial(file.read, left))
         if not isinstance(more, bytes):
-            raise Invalid(f"the file gives {type(more).__name__} and not bytes", hint="Open it with mode 'rb'")
+            raise InvalidError(f"the file gives {type(more).__name__} and not bytes", hint="Open it with mode 'rb'")
         if not more:
             break
         found += more
@@ -202,7 +202,7 @@ async def _hashed(file: Binary) -> tuple[str, int]:
 def _checked(sha256: object) -> str:
     if isinstance(sha256, str) and len(sha256) == 64 and set(sha256) <= set("0123456789abcdef"):
         return sha256
-    raise Invalid("a sha256 is 64 hexadecimal digits, in small letters", where=repr(sha256)[:80])
+    raise InvalidError("a sha256 is 64 hexadecimal digits, in small letters", where=repr(sha256)[:80])
 
 
 def _is_remote(text: str) -> bool:
@@ -212,11 +212,13 @@ def _is_remote(text: str) -> bool:
 def _local(source: object) -> Path:
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
     if not isinstance(text, str) or not text:
-        raise Invalid("a path is text, and not empty", where=repr(source)[:80])
+        raise InvalidError("a path is text, and not empty", where=repr(source)[:80])
     if text.startswith("file://"):
         return Path(url2pathname(urlsplit(text).path)) if os.name == "nt" else Path(unquote(urlsplit(text).path))
     if _is_remote(text):
-        raise Unsupported("only files of this machine can be read", where=text[:80], hint="Refer to it with keep=False")
+        raise UnsupportedError(
+            "only files of this machine can be read", where=text[:80], hint="Refer to it with keep=False"
+        )
     return Path(text)
 
 
@@ -224,9 +226,9 @@ def _opened(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except FileNotFoundError:
-        raise NotFound("there is no such file", where=str(path)) from None
+        raise NotFoundError("there is no such file", where=str(path)) from None
     except (OSError, ValueError) as error:
-        raise Invalid(f"the file cannot be read: {error}", where=str(path)[:80]) from None
+        raise InvalidError(f"the file cannot be read: {error}", where=str(path)[:80]) from None
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ class Pieces:
         self._done = False
 
     async def next(self) -> bytes:
-        """The next piece; nothing at the end. `Corrupt` if the whole is not what was registered."""
+        """The next piece; nothing at the end. `CorruptError` if the whole is not what was registered."""
         if self._done:
             return b""
         piece = await self._piece()
@@ -265,8 +267,8 @@ class Pieces:
         self.close()
         if more or self._count != self._kept.size or self._whole.hexdigest() != self._kept.sha256:
             if await self._deleted():
-                raise NotFound("the artifact was deleted meanwhile", where=self._where)
-            raise Corrupt(
+                raise NotFoundError("the artifact was deleted meanwhile", where=self._where)
+            raise CorruptError(
                 "the content of an artifact is not what was registered",
                 where=self._where,
                 hint="Register it anew, or repair the store from a mirror or a backup",
@@ -296,7 +298,7 @@ class Pieces:
             return b""
         piece = unpack(self._handle.codec, found.entry.value)
         if not isinstance(piece, bytes):
-            raise Corrupt("a piece of an artifact is not bytes", where=self._where)
+            raise CorruptError("a piece of an artifact is not bytes", where=self._where)
         return piece
 
     def close(self) -> None:
@@ -329,7 +331,7 @@ class Pieces:
             await Call(lambda: part.replace(path))
             await Call(lambda: flush_folder(path.parent))
         except OSError as error:
-            raise Invalid(f"the file cannot be written: {error}", where=str(path)) from error
+            raise InvalidError(f"the file cannot be written: {error}", where=str(path)) from error
         finally:
             self.close()
             part.unlink(missing_ok=True)

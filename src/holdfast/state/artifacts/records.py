@@ -14,7 +14,7 @@ from holdfast.engine.guard import Guards
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Line
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import ConflictError, NotFoundError
 from holdfast.hooks.feature_hooks import Calling
 from holdfast.security.handle import Handle
 from holdfast.state import keys as names
@@ -117,7 +117,7 @@ class New(NamedTuple):
     """What hooks did with it."""
 
 
-class Removed(Conflict):
+class Removed(ConflictError):
     """Content that was not taken in, since it was kept already, is so no longer."""
 
 
@@ -130,7 +130,7 @@ class Records:
         self._engine = handle.engine
 
     async def get(self, id: str) -> Record:
-        """A record. Raises `NotFound`."""
+        """A record. Raises `NotFoundError`."""
         found = await self.book.get([id])
         if id not in found:
             raise no_artifact(id)
@@ -285,7 +285,7 @@ class _Registered:
             old = Record.of(there.value)
             if (old.sha256, old.size, old.by) == (new.content.sha256, new.content.size, new.record.by):
                 return old
-            raise Conflict(
+            raise ConflictError(
                 "there is an artifact of this id, with other content",
                 where=f"artifact {new.id!r}",
                 hint="Register it under another id, or without one",
@@ -348,9 +348,9 @@ class _Registered:
         return Changed(packed(self._records.handle, self._put), events=self._events, rows=self._rows)
 
 
-def no_artifact(id: str) -> NotFound:
+def no_artifact(id: str) -> NotFoundError:
     """The error for an artifact that is not there."""
-    return NotFound("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
+    return NotFoundError("there is no such artifact", where=f"artifact {id!r}", hint="See artifacts.list()")
 
 
 def _removed_meanwhile() -> Removed:

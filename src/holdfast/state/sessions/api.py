@@ -20,7 +20,7 @@ from holdfast.engine.guard import Action
 from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import InvalidError, NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state.key_changes import nanoseconds
 from holdfast.state.scope_state import AsyncState, State
@@ -92,7 +92,7 @@ class SessionOperations:
 
     @operation
     async def touch(self) -> None:
-        """Show a sign of life, so that it does not expire for being idle. Raises `Denied` if it has ended."""
+        """Show a sign of life, so that it does not expire for being idle. Raises `DeniedError` if it has ended."""
         managing = _Managing(self._handle)
         await managing.ends.touch(self.id, await managing.get(self.id, "write", inside=True))
 
@@ -155,8 +155,8 @@ class _Managing:
         return self.own.holds(root) or root.holds(self.own)
 
     async def allow(self, action: Action, root: Scope, id: str, *, inside: bool = False) -> None:
-        """`Denied` if it may not do this with a session; `inside`, if those who live in one may. What is then done is
-        done on condition that it still may."""
+        """`DeniedError` if it may not do this with a session; `inside`, if those who live in one may. What is then done
+        is done on condition that it still may."""
         guard = self.handle.guard
         if guard.actor:
             mine = self.own.holds(root) or (inside and root.holds(self.own))
@@ -167,7 +167,7 @@ class _Managing:
                 await guard.saw(at, ())
 
     async def allow_all(self) -> None:
-        """`Denied` if it may not do something with all sessions: who may write the global scope may."""
+        """`DeniedError` if it may not do something with all sessions: who may write the global scope may."""
         await self.handle.guard.allow("write", Scope(), ())
 
     async def get(self, id: str, action: Action, *, inside: bool = False) -> Record:
@@ -181,7 +181,7 @@ class _Managing:
         """End one."""
         await self.get(id, "write")
         if reason == EXPIRED:
-            raise Invalid("whether a session has expired is not for its user to say", hint="Give another reason")
+            raise InvalidError("whether a session has expired is not for its user to say", hint="Give another reason")
         return await self.ends.end(id, check_key(reason, "reason") if reason else "")
 
 
@@ -206,7 +206,8 @@ class SessionsOperations(Generic[S]):
         on_end: OnEnd = "delete",
         retention: float | timedelta = RETENTION,
     ) -> S:
-        """Start a session, with an id of its own unless one is given. Raises `Conflict` if there is one of that id.
+        """Start a session, with an id of its own unless one is given. Raises `ConflictError` if there is one of that
+        id.
 
         Its state is that of the scope `session:id`, inside that of the user and around that of the agent, if they are
         given: `state(user=…, session=…, agent=…)`. `ttl` and `idle` are how long it lasts at most, and how long without
@@ -215,7 +216,7 @@ class SessionsOperations(Generic[S]):
         to be read. `retention` is how long after the end an archive is kept, and the record that there was a session.
         """
         if on_end not in _POLICIES:
-            raise Invalid(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
+            raise InvalidError(f"on_end is 'delete', 'archive' or 'keep', not {on_end!r}")
         managing = _Managing(self._handle)
         name = secrets.token_hex(16) if id is None else self._handle.guard.key("sessions", id, "id of a session")
         root = self._handle.guard.scope({"user": user, "session": name})
@@ -237,7 +238,7 @@ class SessionsOperations(Generic[S]):
 
     @operation
     async def get(self, id: str) -> S:
-        """A session. Raises `NotFound`."""
+        """A session. Raises `NotFoundError`."""
         managing = _Managing(self._handle)
         record = await managing.get(id, "read", inside=True)
         (status,) = await managing.records.status([record])
@@ -246,14 +247,14 @@ class SessionsOperations(Generic[S]):
     @operation
     async def resume(self, id: str) -> S:
         """Have a session go on. One that is alive is touched. One that was archived, or ended and was kept, is active
-        again from now on, with all the state that it had; raises `NotFound` if that was deleted."""
+        again from now on, with all the state that it had; raises `NotFoundError` if that was deleted."""
         managing = _Managing(self._handle)
         await managing.get(id, "write")
         return self._session(id, await managing.ends.resume(id), "active")
 
     @operation
     async def touch(self, id: str) -> None:
-        """Show a sign of life. Raises `Denied` if the session has ended."""
+        """Show a sign of life. Raises `DeniedError` if the session has ended."""
         managing = _Managing(self._handle)
         await managing.ends.touch(id, await managing.get(id, "write", inside=True))
 
@@ -279,10 +280,10 @@ class SessionsOperations(Generic[S]):
         managing = _Managing(self._handle)
         record = await managing.get(id, "read")
         if not record.archived:
-            raise NotFound("the session is not archived", where=f"session {id!r}", hint="See its status")
+            raise NotFoundError("the session is not archived", where=f"session {id!r}", hint="See its status")
         wanted = self._handle.guard.scope(record.state if scope is None else scope)
         if not record.root.holds(wanted):
-            raise Invalid("the scope is none of the session's", where=f"{wanted} and {record.root}")
+            raise InvalidError("the scope is none of the session's", where=f"{wanted} and {record.root}")
         await self._handle.guard.allow("read", wanted, ())
         found = await managing.ends.archived(self._handle.line(wanted), record)
         await self._handle.guard.saw(wanted, list(found))
@@ -306,7 +307,7 @@ class SessionsOperations(Generic[S]):
         """A page of sessions in order of their ids: those of a user, of a status, with these entries in their metadata,
         those after another. An identity is shown those that it knows of."""
         if status is not None and status not in _STATUSES:
-            raise Invalid(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
+            raise InvalidError(f"the status is one of {', '.join(_STATUSES)}, not {status!r}")
         managing, count = _Managing(self._handle), validation.count(limit, "limit")
         wanted = dict(validation.mapping(metadata or {}, "metadata"))
         if self._handle.guard.actor:

@@ -23,7 +23,7 @@ from holdfast.engine.model.packed_state import Packed
 from holdfast.engine.protection import PIN, unheld
 from holdfast.engine.row_format import Line, info_row
 from holdfast.engine.step_info import Head
-from holdfast.errors import Conflict, Denied, NotFound
+from holdfast.errors import ConflictError, DeniedError, NotFoundError
 from holdfast.hooks.feature_hooks import Calling, calling
 from holdfast.security.audit.retain import removal
 from holdfast.state import keys as names
@@ -119,13 +119,13 @@ class Ends:
         raise _busy(id)
 
     async def _called(self, called: _Called | None, point: str, id: str, record: Record) -> _Called:
-        """What hooks say, who were asked before unless it was about something else. Raises `Veto`."""
+        """What hooks say, who were asked before unless it was about something else. Raises `VetoError`."""
         if called is not None and (called.point, called.version) == (point, record.version):
             return called
         return _Called(point, record.version, await self._call(point, id, record))
 
     async def _call(self, point: str, id: str, record: Record) -> Calling:
-        """Call the hooks of a point with a session's metadata. Raises `Veto`."""
+        """Call the hooks of a point with a session's metadata. Raises `VetoError`."""
         return await calling(
             self._engine,
             point,
@@ -173,7 +173,7 @@ class Ends:
 
     def _removing(self, lines: Sequence[Seen], guards: Guards) -> tuple[list[Saving], Guards | None]:
         """What removes lines on some conditions: a step of the audit, which keeps what it says of them; where it says
-        nothing of them, changes that go with the record's own step. `Denied` if one is held."""
+        nothing of them, changes that go with the record's own step. `DeniedError` if one is held."""
         every = [each.line for each in lines]
         if any(each.point is not None for each in lines):
             return [removal(self._engine, every, self._handle.guard.actor, guards)], None
@@ -247,7 +247,7 @@ class Ends:
     # Starting, changing, coming back ----------------------------------------------------------------------------
 
     async def start(self, id: str, record: Record) -> None:
-        """Begin a session. `Conflict` if there is one of this id."""
+        """Begin a session. `ConflictError` if there is one of this id."""
         record.due = record.expires(record.started)
         try:
             with trace_context.correlation():
@@ -255,7 +255,7 @@ class Ends:
                 record.metadata = _metadata(call)
                 _done(call, await self._book.change("start", self._recording(id, None, record, "start", call)))
         except _Moved:
-            raise Conflict(
+            raise ConflictError(
                 "there is a session of this id",
                 where=f"session {id!r}",
                 hint="Resume it, or start one of another id",
@@ -274,7 +274,7 @@ class Ends:
         raise _busy(id)
 
     async def touch(self, id: str, record: Record, call: Calling | None = None) -> None:
-        """A sign of life. `Denied` if it has ended."""
+        """A sign of life. `DeniedError` if it has ended."""
         handle, action = self._handle, "touch" if call is None else "resume"
 
         async def edit(view: View) -> Changed:
@@ -297,7 +297,7 @@ class Ends:
                     self._drop()
                     continue
                 if record.ended and record.on_end == "delete":
-                    raise NotFound(
+                    raise NotFoundError(
                         "the session's state was deleted when it ended",
                         where=f"session {id!r}",
                         hint='Start sessions with on_end="archive" to be able to resume them after their end',
@@ -310,7 +310,7 @@ class Ends:
                     await self.touch(id, record, called.call)
                 except _Moved:
                     continue
-                except Denied as error:
+                except DeniedError as error:
                     if error.code != "session-ended":
                         raise
                     continue
@@ -401,11 +401,11 @@ class Ends:
                 elif 0 < record.due <= self._handle.now():
                     await self._forget(id, record)
                     forgotten += 1
-            except (NotFound, _Moved):
+            except (NotFoundError, _Moved):
                 continue  # another was first
-            except Conflict:
+            except ConflictError:
                 spared.append(id)  # others were first too often
-            except Denied:
+            except DeniedError:
                 held.append(id)
         self._drop()
         await self._put_off(spared, held)
@@ -452,7 +452,7 @@ async def _content(view: View) -> dict[str, Stored]:
     return {key: stored for key, stored in found.items() if stored is not None}
 
 
-def _busy(id: str) -> Conflict:
-    return Conflict(
+def _busy(id: str) -> ConflictError:
+    return ConflictError(
         f"the session changed {_ATTEMPTS} times meanwhile", where=f"session {id!r}", hint="Stop who works in it"
     )

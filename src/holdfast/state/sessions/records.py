@@ -10,7 +10,7 @@ from holdfast.backends.interface import Change, Expect, Get, Query, Scan
 from holdfast.backends.tables import LINES, LINKS, STEPS
 from holdfast.engine.model.scopes import Scope
 from holdfast.engine.row_format import Info, Line, Point, info_of
-from holdfast.errors import NotFound
+from holdfast.errors import NotFoundError
 from holdfast.security.handle import Handle
 from holdfast.state.session_guard import inside, kept_by
 from holdfast.state.system_record import Book, Link
@@ -126,10 +126,10 @@ class Records:
         self.book = Book(self.handle, BOOK)
 
     async def get(self, id: str) -> Record:
-        """A record. Raises `NotFound`."""
+        """A record. Raises `NotFoundError`."""
         found = await self.several([id])
         if id not in found:
-            raise NotFound(
+            raise NotFoundError(
                 "there is no such session", where=f"session {id!r}", hint="Start it, or see sessions.list() for others"
             )
         return found[id]

@@ -18,7 +18,7 @@ from holdfast.engine.model.merge import Resolution, Resolver, merge, ours, their
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.packed_state import Packed, as_items, unpack
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.history.merge import LEAVE, Clash
 from holdfast.state import history
 from holdfast.state.history import Past
@@ -92,9 +92,9 @@ class DocumentOperations:
 
         Dicts are merged key by key, lists item by item, texts line by line. Where both changed the same, `settle` says
         what is done: with `"union"`, lists and texts keep the items and lines of both, the others' first; what is
-        neither is refused, as all is with `"refuse"`: `Conflict`, and nothing is saved. `"mine"` and `"theirs"` take
-        that side. A function is given the clash, in which `ours` is this edit, and returns the value, `MISSING`, or
-        `LEAVE` to refuse it.
+        neither is refused, as all is with `"refuse"`: `ConflictError`, and nothing is saved. `"mine"` and `"theirs"`
+        take that side. A function is given the clash, in which `ours` is this edit, and returns the value, `MISSING`,
+        or `LEAVE` to refuse it.
         """
         await self._place.may("read", CONTENT)
         handle, version = self._place.for_(CONTENT), validation.count(base, "version")
@@ -104,7 +104,7 @@ class DocumentOperations:
         async def merged(live: Stored | None) -> Packed:
             if live is None or live.version == version:
                 if live is None and version:
-                    raise Conflict(
+                    raise ConflictError(
                         "the document was deleted since", where=str(self._place.own), hint="Save it with version 0"
                     )
                 made.append(mine)
@@ -166,7 +166,7 @@ class DocumentOperations:
         found = merge(start, {name: mine}, {name: live.entry.value}, resolver)
         if found.clashes or name not in found.state:
             clashes = tuple(map(self._shown, found.clashes))
-            error = Conflict(
+            error = ConflictError(
                 f"both changed the same: {', '.join(clash.where or 'the whole' for clash in clashes[:_SHOWN])}",
                 where=str(self._place.own),
                 hint="Read it again and apply the edit to what is there, or settle it with a function",
@@ -181,7 +181,9 @@ class DocumentOperations:
             return lambda clash: self._asked(settle, clash)
         known: dict[object, Resolver] = {"union": _united, "mine": ours, "theirs": theirs, "refuse": lambda _: None}
         if settle not in known:
-            raise Invalid(f"edits are settled by 'union', 'mine', 'theirs', 'refuse' or a function, not {settle!r}")
+            raise InvalidError(
+                f"edits are settled by 'union', 'mine', 'theirs', 'refuse' or a function, not {settle!r}"
+            )
         return known[settle]
 
     def _asked(self, function: Callable[[Clash], Any], clash: PackedClash) -> Resolution | None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeAlias
 
 from holdfast.backends.runtime.drivers import arun, run
-from holdfast.errors import Conflict, Transient
+from holdfast.errors import ConflictError, TransientError
 
 Beat: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Gives a sign of life."""
@@ -53,9 +53,9 @@ class Heart:
                     continue
                 try:
                     run(self._beat())
-                except Transient:
+                except TransientError:
                     continue  # there is time for another one
-                except Conflict:
+                except ConflictError:
                     self._beat = None  # whoever answers will be told
 
 
@@ -73,9 +73,9 @@ async def beating(beat: Beat, lease: float) -> AsyncIterator[None]:
             except TimeoutError:
                 try:
                     await arun(beat())
-                except Transient:
+                except TransientError:
                     continue  # there is time for another one
-                except Conflict:
+                except ConflictError:
                     return  # whoever answers will be told
             else:
                 return

@@ -19,7 +19,7 @@ from holdfast.engine import trace_context, validation
 from holdfast.engine.model.missing import MISSING
 from holdfast.engine.model.scopes import Scope, check_key
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Conflict, Invalid, NotFound, Unsupported
+from holdfast.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from holdfast.state.key_changes import nanoseconds
 from holdfast.state.reader import View, viewed
 from holdfast.state.sharing import work_queue
@@ -95,9 +95,9 @@ class PipelineOperations:
     def __init__(self, place: Place, stages: Sequence[str], tries: int) -> None:
         names = [check_key(stage, "name of the stage") for stage in validation.several(stages, "stage")]
         if not names or len(set(names)) < len(names) or any("/" in name for name in names):
-            raise Invalid("a pipeline has one stage or more, each with a name of its own and no slash in it")
+            raise InvalidError("a pipeline has one stage or more, each with a name of its own and no slash in it")
         if validation.count(tries, "number of tries") < 1:
-            raise Invalid("an item is tried once at least")
+            raise InvalidError("an item is tried once at least")
         self.stages = tuple(names)
         self._place = place
         self._tries = tries
@@ -130,7 +130,7 @@ class PipelineOperations:
         """An item to work on at a stage; None if there was none within so many seconds. It is this worker's for as long
         as the lease lasts, and another's after that."""
         if not checked(lease, "lease"):
-            raise Invalid("a lease lasts longer than 0 seconds")
+            raise InvalidError("a lease lasts longer than 0 seconds")
         self._at(stage)
         await self._place.may("read", stage)
         taking = Taking(self._place.for_(stage), self._place.own, _lane(stage), lease, self._opened)
@@ -143,7 +143,7 @@ class PipelineOperations:
     @operation
     async def done(self, task: Task, result: Any = MISSING) -> None:
         """Hand an item on to the next stage, with what this one made of it; without a result, as it is. After the last
-        stage it is among the results. `Conflict` (code `lease-lost`) if it is not this worker's any more."""
+        stage it is among the results. `ConflictError` (code `lease-lost`) if it is not this worker's any more."""
         await self._done(task, result)
 
     @operation
@@ -156,7 +156,7 @@ class PipelineOperations:
 
     @operation
     async def extend(self, task: Task, lease: float = LEASE) -> None:
-        """Have an item for so many seconds from now on. `Conflict` (code `lease-lost`) if it is another's."""
+        """Have an item for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(task, lease)
 
     # What became of items -----------------------------------------------------------------------------------------
@@ -199,14 +199,14 @@ class PipelineOperations:
 
     @operation
     async def requeue(self, id: str) -> None:
-        """Have an item that was tried too often tried again, at the stage where it was. Raises `NotFound`."""
+        """Have an item that was tried too often tried again, at the stage where it was. Raises `NotFoundError`."""
         name = check_key(id, "id of the item")
         handle = self._place.for_(self.stages[0])
 
         async def writes(view: View) -> list[Write]:
             found = await view.item(f"dead/{name}")
             if found is None:
-                raise NotFound(
+                raise NotFoundError(
                     "there is no such item among those that were tried too often", where=f"{name} of {self._place.own}"
                 )
             stage, record = found.value["stage"], _record(found.value)
@@ -244,12 +244,12 @@ class PipelineOperations:
 
     def _at(self, stage: object) -> int:
         if stage not in self.stages:
-            raise Invalid(f"there is no stage {stage!r}", where=str(self._place.own), hint=f"See {self.stages}")
+            raise InvalidError(f"there is no stage {stage!r}", where=str(self._place.own), hint=f"See {self.stages}")
         return self.stages.index(stage)
 
     async def _put(self, items: list[Any], delay: float | timedelta | None) -> list[str]:
         if not 0 < len(items) <= _MOST:
-            raise Invalid(f"1 to {_MOST} items are put in at a time, not {len(items)}")
+            raise InvalidError(f"1 to {_MOST} items are put in at a time, not {len(items)}")
         first = self.stages[0]
         handle, trace, names = self._place.for_(first), trace_context.traced(), list[str]()
         wait = 0 if delay is None else nanoseconds(delay)
@@ -276,7 +276,7 @@ class PipelineOperations:
         if found is None:
             return [Write(_STAGES, "begin", packed=pack_value(self._place.handle, _STAGES, list(self.stages)))]
         if tuple(found.value) != self.stages:
-            raise Conflict(
+            raise ConflictError(
                 f"the pipeline has other stages: {', '.join(found.value)}",
                 where=str(self._place.own),
                 hint="Give the same stages everywhere, or begin a pipeline of another name",
@@ -355,7 +355,7 @@ class PipelineOperations:
 
     def _claim(self, task: Task) -> Claim:
         if getattr(task, "_where", None) != self._place.own:
-            raise Invalid("one is done with an item that take() gave", where=repr(task)[:80])
+            raise InvalidError("one is done with an item that take() gave", where=repr(task)[:80])
         return task._claim
 
     @operation
@@ -365,11 +365,11 @@ class PipelineOperations:
             if error is None:
                 try:
                     await self._done(task, result)
-                except (Invalid, Unsupported) as refused:  # it cannot be stored
+                except (InvalidError, UnsupportedError) as refused:  # it cannot be stored
                     error = refused
             if error is not None:
                 await self._fail(task, error, delay * 2 ** (task.tries - 1) or None, True)
-        except Conflict as conflict:
+        except ConflictError as conflict:
             if conflict.code != "lease-lost":
                 raise
             return False

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from holdfast.backends.runtime.drivers import Pause
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 
 T = TypeVar("T")
 
@@ -32,5 +32,5 @@ async def until(look: Callable[[], Awaitable[T | None]], timeout: float | None) 
 def checked(seconds: object, what: str = "timeout") -> float:
     """A number of seconds from 0 up."""
     if type(seconds) not in (int, float) or not 0 <= seconds < 10**9:  # type: ignore[operator]
-        raise Invalid(f"a {what} is a number of seconds from 0 up, not {seconds!r}")
+        raise InvalidError(f"a {what} is a number of seconds from 0 up, not {seconds!r}")
     return float(seconds)  # type: ignore[arg-type]

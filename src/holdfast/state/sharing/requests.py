@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine import trace_context
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Conflict, HandlerFailed, Invalid, NotFound, Unanswered, Unsupported
+from holdfast.errors import (
+    ConflictError,
+    HandlerError,
+    InvalidError,
+    NotFoundError,
+    RequestTimeoutError,
+    UnsupportedError,
+)
 from holdfast.state.reader import View, viewed
 from holdfast.state.sharing import work_queue
 from holdfast.state.sharing.heartbeats import Heart, beating
@@ -93,9 +100,9 @@ class RequestsOperations:
     async def call(self, payload: Any, *, timeout: float = TIMEOUT) -> Any:
         """Ask, and wait for the answer, for so many seconds.
 
-        `HandlerFailed` if the responder raised an error. `Unanswered` if no answer came in time; its code says more:
-        `no-responder` if nobody took the request, `responder-died` if who had it gave no sign of life any more. The
-        request is then cancelled.
+        `HandlerError` if the responder raised an error. `RequestTimeoutError` if no answer came in time; its code says
+        more: `no-responder` if nobody took the request, `responder-died` if who had it gave no sign of life any more.
+        The request is then cancelled.
         """
         return await self._wait(await self._ask(payload, timeout), timeout)
 
@@ -107,8 +114,8 @@ class RequestsOperations:
 
     @operation
     async def wait(self, id: str, *, timeout: float = TIMEOUT) -> Any:
-        """The answer to a request. The same as `call` from here on. `NotFound` if there is no such request, or it was
-        cancelled, or its answer was given over a minute after its time."""
+        """The answer to a request. The same as `call` from here on. `NotFoundError` if there is no such request, or it
+        was cancelled, or its answer was given over a minute after its time."""
         return await self._wait(id, timeout)
 
     @operation
@@ -118,7 +125,7 @@ class RequestsOperations:
             await self._cancelled(id)
         except _Answered:
             return False
-        except NotFound:
+        except NotFoundError:
             return False
         return True
 
@@ -132,18 +139,18 @@ class RequestsOperations:
 
     @operation
     async def answer(self, request: Request, value: Any) -> None:
-        """Answer a request. `Conflict` (code `lease-lost`) if it is not this responder's any more, or past its
+        """Answer a request. `ConflictError` (code `lease-lost`) if it is not this responder's any more, or past its
         deadline."""
         await self._answer(request, _Answer(True, value))
 
     @operation
     async def fail(self, request: Request, error: BaseException | str) -> None:
-        """Answer that it went wrong. Whoever asked gets a `HandlerFailed` with the name of the error and its text."""
+        """Answer that it went wrong. Whoever asked gets a `HandlerError` with the name of the error and its text."""
         await self._answer(request, _failure(error))
 
     @operation
     async def extend(self, request: Request, lease: float = LEASE) -> None:
-        """Have a request for so many seconds from now on. `Conflict` (code `lease-lost`) if it is another's."""
+        """Have a request for so many seconds from now on. `ConflictError` (code `lease-lost`) if it is another's."""
         await self._extend(request, lease)
 
     @operation
@@ -188,7 +195,7 @@ class RequestsOperations:
 
     async def _wait(self, id: str, timeout: float) -> Any:
         if type(id) is not str or not id or "/" in id:
-            raise Invalid("a request is named by the id that ask() returned", where=repr(id)[:80])
+            raise InvalidError("a request is named by the id that ask() returned", where=repr(id)[:80])
         await self._place.may("write", ASK)
         answer = await until(lambda: self._answered(id), timeout)
         if answer is None:
@@ -198,7 +205,7 @@ class RequestsOperations:
                 answer = came.answer
         await self._place.may("write", ASK)  # or else whoever was cut off while waiting would still be told
         if not answer.ok:
-            raise HandlerFailed(
+            raise HandlerError(
                 f"the responder raised {answer.kind or 'an error'}: {answer.value}",
                 where=f"request {id} of {self._place.own}",
                 kind=answer.kind,
@@ -215,11 +222,11 @@ class RequestsOperations:
 
         return await viewed(self._place.handle, self._place.own, look)
 
-    async def _cancelled(self, id: str) -> Unanswered:
+    async def _cancelled(self, id: str) -> RequestTimeoutError:
         """Take a request back, and tell why it has no answer."""
         handle = self._place.for_(ASK)
         where = f"request {id} of {self._place.own}"
-        told = Unanswered(
+        told = RequestTimeoutError(
             "no responder took the request in time",
             where=where,
             hint="Start a responder, or allow more time",
@@ -246,14 +253,14 @@ class RequestsOperations:
         await commit(handle, {self._place.own: writes})
         return told
 
-    def _unknown(self, id: str) -> NotFound:
-        return NotFound(
+    def _unknown(self, id: str) -> NotFoundError:
+        return NotFoundError(
             "there is no such request: it was cancelled, or is long over", where=f"request {id} of {self._place.own}"
         )
 
     async def _take(self, lease: float, timeout: float | None) -> Request | None:
         if not checked(lease, "lease"):
-            raise Invalid("a lease lasts longer than 0 seconds")
+            raise InvalidError("a lease lasts longer than 0 seconds")
         await self._place.may("read", SERVE)
         taking = Taking(self._place.for_(SERVE), self._place.own, _LANE, lease, self._open)
         found = await until(taking.take, timeout)
@@ -281,7 +288,7 @@ class RequestsOperations:
         async def writes(view: View) -> list[Write]:
             await work_queue.check(view, claim, "request")
             if request._deadline <= view.now:
-                raise Conflict(
+                raise ConflictError(
                     "the request is past its deadline, and is not answered any more",
                     where=f"request {request.id} of {self._place.own}",
                     hint="Answer sooner, or have those who ask allow more time",
@@ -301,9 +308,9 @@ class RequestsOperations:
         try:
             try:
                 await self._answer(request, answer)
-            except (Invalid, Unsupported) as error:  # it cannot be stored
+            except (InvalidError, UnsupportedError) as error:  # it cannot be stored
                 await self._answer(request, _failure(error))
-        except Conflict as conflict:
+        except ConflictError as conflict:
             if conflict.code != "lease-lost":
                 raise
             return False
@@ -314,7 +321,7 @@ class RequestsOperations:
 
     def _claim(self, request: Request) -> Claim:
         if getattr(request, "_where", None) != self._place.own:
-            raise Invalid("one answers a request that take() gave", where=repr(request)[:80])
+            raise InvalidError("one answers a request that take() gave", where=repr(request)[:80])
         return request._claim
 
 
@@ -378,7 +385,7 @@ class AsyncRequests(Async, RequestsOperations):
         return served
 
 
-class _Answered(Conflict):
+class _Answered(ConflictError):
     """There is an answer already."""
 
     def __init__(self, answer: _Answer) -> None:
@@ -386,8 +393,8 @@ class _Answered(Conflict):
         self.answer = answer
 
 
-def _died(where: str) -> Unanswered:
-    return Unanswered(
+def _died(where: str) -> RequestTimeoutError:
+    return RequestTimeoutError(
         "the responder that had the request died, and no other took it in time",
         where=where,
         hint="Start a responder, or allow more time",
@@ -395,8 +402,10 @@ def _died(where: str) -> Unanswered:
     )
 
 
-def _slow(where: str) -> Unanswered:
-    return Unanswered("a responder has the request, and did not answer in time", where=where, hint="Allow it more time")
+def _slow(where: str) -> RequestTimeoutError:
+    return RequestTimeoutError(
+        "a responder has the request, and did not answer in time", where=where, hint="Allow it more time"
+    )
 
 
 def _failure(error: BaseException | str) -> _Answer:

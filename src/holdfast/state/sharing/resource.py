@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from holdfast.engine.guard import Action, Guard, Permit
 from holdfast.engine.model.scopes import MAX_LINE, Part, Scope
-from holdfast.errors import Invalid
+from holdfast.errors import InvalidError
 from holdfast.security.handle import Handle
 
 Pattern = Literal["topic", "requests", "pipeline", "document"]
@@ -54,7 +54,7 @@ class Place:
         """How a line is named that belongs to it."""
         scope = Scope((*self.own.parts, *(Part(*part) for part in parts)))
         if len(scope.line.encode()) + _ROOM > MAX_LINE:
-            raise Invalid(
+            raise InvalidError(
                 f"the names that lead to it take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(scope)[:80]
             )
         return scope
@@ -65,7 +65,7 @@ class Place:
         return replace(self.handle, guard=_Asking(self.handle.guard, self.scope, action, (key,)))
 
     async def may(self, action: Action, key: str) -> Permit:
-        """`Denied` unless the caller may."""
+        """`DeniedError` unless the caller may."""
         return await self.handle.guard.allow(action, self.scope, (key,))
 
 
@@ -73,7 +73,7 @@ def place(handle: Handle, pattern: Pattern, name: str, scope: Scope) -> Place:
     """Where something shared lies, in a scope."""
     checked = handle.guard.key(scope, name)
     if any(part.kind == "custom" for part in scope.parts):
-        raise Invalid(
+        raise InvalidError(
             f"a {pattern} lies in no custom scope",
             where=str(scope)[:80],
             hint=f"Name it so that it has the custom part in its own name: {pattern}('team/news')",
@@ -81,7 +81,7 @@ def place(handle: Handle, pattern: Pattern, name: str, scope: Scope) -> Place:
     named: dict[str, Any] = {part.kind: part.name for part in scope.parts}
     own = Scope((*scope.parts, Part(pattern, checked)))
     if len(own.line.encode()) + _ROOM > MAX_LINE:
-        raise Invalid(
+        raise InvalidError(
             f"the names that lead to a {pattern} take at most {MAX_LINE - _ROOM} bytes of UTF-8", where=str(own)[:80]
         )
     return Place(handle, own, handle.guard.scope({**named, "custom": f"{pattern}/{checked}"}))

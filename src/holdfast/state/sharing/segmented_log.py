@@ -17,7 +17,7 @@ from holdfast.backends.tables import LINES, STEPS
 from holdfast.engine.guard import FREELY, Permit
 from holdfast.engine.model.scopes import Part, Scope
 from holdfast.engine.row_format import Line, Point
-from holdfast.errors import Conflict, Denied
+from holdfast.errors import ConflictError, DeniedError
 from holdfast.security.audit.retain import remove
 from holdfast.security.handle import Handle
 from holdfast.state.reader import View, seen
@@ -43,11 +43,11 @@ Make: TypeAlias = Callable[[View], Awaitable[Sequence[Write]]]
 """Works out what a step changes, given the state after the chain's last step."""
 
 
-class _Full(Conflict):
+class _Full(ConflictError):
     """The link has no room left."""
 
 
-class _Elsewhere(Conflict):
+class _Elsewhere(ConflictError):
     """This is not the link to append to."""
 
 
@@ -99,7 +99,7 @@ class Chain:
             number = number or 0
             self._remember(number)
             return Appended(number * LENGTH + written[-1].version - 1, written[-1].id)
-        raise Conflict(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
+        raise ConflictError(f"others were first {_ATTEMPTS} times", where=str(self._own), hint="Try again")
 
     async def _begin(self, handle: Handle, make: Make) -> list[Written]:
         """Begin the chain."""
@@ -197,7 +197,7 @@ class Chain:
                 break
             try:
                 await self._remove([self.line(number)], permit)
-            except Denied:  # it is held: what follows it stays as well
+            except DeniedError:  # it is held: what follows it stays as well
                 break
             dropped += LENGTH
         return dropped

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.backends.runtime.drivers import Async, Sync, operation
 from holdfast.engine import validation
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import ConflictError, InvalidError
 from holdfast.state.reader import View
 from holdfast.state.sharing import segmented_log
 from holdfast.state.sharing.polling import until
@@ -75,13 +75,14 @@ class SubscriptionOperations:
         """The next messages, as many as there are and at most so many; waits for the first one only. Acknowledges those
         received before."""
         if validation.count(limit, "number of messages") < 1:
-            raise Invalid("at least 1 message is received")
+            raise InvalidError("at least 1 message is received")
         await self._ack()
         return await self._next(limit, timeout)
 
     @operation
     async def ack(self) -> None:
-        """Acknowledge all that was received. `Conflict` (code `lease-lost`) if another subscribed under the name."""
+        """Acknowledge all that was received. `ConflictError` (code `lease-lost`) if another subscribed under the
+        name."""
         await self._ack()
 
     def rewind(self) -> None:
@@ -116,7 +117,7 @@ class SubscriptionOperations:
     async def _moved(self, view: View) -> list[Write]:
         found = await _cursor(view)
         if found is None or found.token != self._token:
-            raise Conflict(
+            raise ConflictError(
                 "another has subscribed under the name since, and goes on from the last acknowledged message"
                 if found
                 else "the subscriber was taken away",
@@ -183,7 +184,7 @@ class AsyncSubscription(Async, SubscriptionOperations):
 async def subscribed(cls: type[S], place: Place, name: str, start: Start) -> S:
     """Subscribe under a name."""
     if start not in ("now", "start"):
-        raise Invalid(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
+        raise InvalidError(f"a subscriber starts from 'now' or from the 'start', not from {start!r}")
     await place.may("read", MESSAGE)
     first = await Chain(place.handle, place.own).length() if start == "now" else 0
     token, found = secrets.token_hex(8), [first]

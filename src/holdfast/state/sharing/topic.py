@@ -18,7 +18,7 @@ from holdfast.engine.model.packed_state import unpack
 from holdfast.engine.model.scopes import MARK, Part, Scope
 from holdfast.engine.row_format import Point, open_step
 from holdfast.engine.types import to_datetime
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import CorruptError, InvalidError
 from holdfast.state import keys as names
 from holdfast.state.key_changes import nanoseconds
 from holdfast.state.reader import View
@@ -105,7 +105,7 @@ class TopicOperations:
         """A page of messages, from the one after a number on, or from the first that is still there. Whoever reads so
         keeps count by themselves."""
         if type(after) is not int or after < 0 or type(limit) is not int or limit < 1:
-            raise Invalid("a page starts after a number from 0 up, and has 1 message or more")
+            raise InvalidError("a page starts after a number from 0 up, and has 1 message or more")
         await self._place.may("read", MESSAGE)
         found = await messages(self._place, await self._chain.read(after, limit))
         await self._place.for_(MESSAGE).guard.saw(self.scope, ())
@@ -185,7 +185,7 @@ class Topic(Sync, TopicOperations):
 
         A new one gets what is published from now on, or all messages that are still there (`start="start"`). Names are
         the own of each identity: two agents that subscribe as `inbox` are two subscribers. Of two that are subscribed
-        under one name at a time, the last one has it, and the other is told so (`Conflict`, code `lease-lost`).
+        under one name at a time, the last one has it, and the other is told so (`ConflictError`, code `lease-lost`).
         """
         from holdfast.state.sharing.subscription import Subscription, subscribed
 
@@ -217,7 +217,7 @@ async def messages(place: Place, page: Page) -> list[Message]:
         point, step = Point.of(row), open_step(page.line, row, handle.engine.ground.max_bytes)
         operation = dict(step.edit.put).get(_PACKED)
         if type(operation) is not Set:
-            raise Corrupt("a step of a topic has no message", where=f"message {number} of {place.own}")
+            raise CorruptError("a step of a topic has no message", where=f"message {number} of {place.own}")
         resolved = await handle.engine.states.resolved(page.line, {_PACKED: operation.value})
         about = handle.codec.unpack(step.header.metadata)
         found.append(

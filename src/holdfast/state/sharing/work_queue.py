@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.engine.model.scopes import Scope
-from holdfast.errors import Conflict
+from holdfast.errors import ConflictError
 from holdfast.security.handle import Handle
 from holdfast.state.reader import View
 from holdfast.state.writer import Write, commit, pack_value
@@ -30,7 +30,7 @@ _FEW = 8
 _DIGITS = 20
 
 
-class Nothing(Conflict):
+class Nothing(ConflictError):
     """There is nothing to do."""
 
 
@@ -134,10 +134,10 @@ class Taking(Generic[T]):
 
 
 async def check(view: View, claim: Claim, what: str) -> None:
-    """`Conflict` unless a worker still holds a piece of work."""
+    """`ConflictError` unless a worker still holds a piece of work."""
     held = await view.item(claim.key)
     if held is None or held.value[0] != claim.token:
-        raise Conflict(
+        raise ConflictError(
             f"the {what} is not held by this worker any more: its time ran out, or it was taken away",
             where=claim.name,
             hint="Leave it to who has it now; take a longer lease, or extend it while at work",
@@ -146,7 +146,7 @@ async def check(view: View, claim: Claim, what: str) -> None:
 
 
 async def extend(handle: Handle, own: Scope, claim: Claim, lease: float, what: str) -> None:
-    """Hold a piece of work for so many seconds from now on. `Conflict` if it is not held any more."""
+    """Hold a piece of work for so many seconds from now on. `ConflictError` if it is not held any more."""
     longer: Claim = claim
 
     async def writes(view: View) -> list[Write]:
